@@ -1,0 +1,127 @@
+"""The history of a container: what was activated, verified, failed and rolled back, one JSON object a line, append-only.
+
+"Before" means before in this history, never "older by the clock": a clock that went back changes nothing here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Iterable, Mapping, Optional
+
+SCHEMA = 1
+Entry = dict[str, Any]
+Snapshot = dict[str, str]  # server name (gpu0) -> release id, of every server of the container
+
+
+class HistoryError(Exception):
+    """The history cannot be read or written, or no release qualifies; the message says which and what to do."""
+
+
+def read(path: Path) -> tuple[list[Entry], int]:
+    """Return the entries, oldest first, and how many lines could not be read (a write that a crash cut short)."""
+    entries: list[Entry] = []
+    broken = 0
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return [], 0
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            broken += 1
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("event"), str):
+            entries.append(entry)
+        else:
+            broken += 1
+    return entries, broken
+
+
+def append(path: Path, entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """Append entries (each gets ``schema`` and ``time``) and return them as written; durable when this returns."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    stamped = [{"schema": SCHEMA, "time": now, **entry} for entry in entries]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        # A line that a crash cut short must not swallow the next one.
+        handle.seek(0, os.SEEK_END)
+        if handle.tell():
+            handle.seek(-1, os.SEEK_END)
+            if handle.read(1) != b"\n":
+                handle.write(b"\n")
+        handle.write("".join(json.dumps(entry, sort_keys=True) + "\n" for entry in stamped).encode())
+        handle.flush()
+        os.fsync(handle.fileno())
+    return stamped
+
+
+def line(entries: Iterable[Entry]) -> list[Snapshot]:
+    """The verified states of the fleet that lead to the present one, oldest first.
+
+    A verified deployment is put on top; a rollback takes off everything above the state that it went back to. So a
+    second rollback goes further back, and none ever comes back to what was left by a rollback.
+    """
+    states: list[Snapshot] = []
+    for entry in entries:
+        if entry["event"] != "verified" or not isinstance(entry.get("servers"), dict):
+            continue
+        state: Snapshot = dict(entry["servers"])
+        if entry.get("kind") == "rollback" and state in states:
+            while states[-1] != state:
+                states.pop()
+        elif not states or states[-1] != state:
+            states.append(state)
+    return states
+
+
+def verified_entry(entries: Iterable[Entry], kind: str, passed: Snapshot, servers: Iterable[str]) -> Entry:
+    """The entry to append when every selected server passed its gate (``passed``: server -> release).
+
+    A server that was not selected keeps the release that it was last verified with, whatever its link says now.
+    ``servers`` are all servers of the container; one that is no longer among them is left out.
+    """
+    states = line(entries)
+    before = states[-1] if states else {}
+    state = {server: release for server, release in {**before, **passed}.items() if server in set(servers)}
+    return {"event": "verified", "kind": kind, "servers": state}
+
+
+def verified_releases(entries: Iterable[Entry]) -> set[str]:
+    """Every release that passed its gate on all servers that were selected for it."""
+    return {
+        release
+        for entry in entries
+        if entry["event"] == "verified"
+        for release in dict(entry.get("servers") or {}).values()
+    }
+
+
+def last_verified(entries: Iterable[Entry], server: str) -> Optional[str]:
+    """The release that this server last served as part of a verified fleet, or None."""
+    states = line(entries)
+    return states[-1].get(server) if states else None
+
+
+def rollback_target(entries: Iterable[Entry], present: Mapping[str, Optional[str]]) -> Snapshot:
+    """Choose what ``present`` (server -> release that its link names, of the selected servers) goes back to.
+
+    One state for the whole fleet: the newest verified one if the servers are not at it (a half-finished or failed
+    deployment), else the one before it. Raises HistoryError when there is none.
+    """
+    for state in reversed(line(entries)):
+        change = {server: state[server] for server, release in present.items() if state.get(server, release) != release}
+        if change:
+            return {server: state[server] for server in present if server in state}
+    shown = ", ".join(f"{server}={release or 'none'}" for server, release in sorted(present.items()))
+    raise HistoryError(
+        f"nothing to go back to: the history has no verified release before the present one ({shown}). "
+        "Deploy with playbooks/site.yml, or name a verified release with -e sglang_rollback_to=ID."
+    )
