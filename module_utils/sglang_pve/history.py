@@ -1,4 +1,4 @@
-"""The history of a container: what was activated, verified, failed and rolled back, one JSON object a line, append-only.
+"""The history of a container: what was activated, verified, failed and rolled back; append-only JSON lines.
 
 "Before" means before in this history, never "older by the clock": a clock that went back changes nothing here.
 """
@@ -9,8 +9,9 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Optional
+from typing import Any
 
 SCHEMA = 1
 Entry = dict[str, Any]
@@ -86,12 +87,20 @@ def verified_entry(entries: Iterable[Entry], kind: str, passed: Snapshot, server
     """The entry to append when every selected server passed its gate (``passed``: server -> release).
 
     A server that was not selected keeps the release that it was last verified with, whatever its link says now.
+    A rollback names the earlier state that it went back to, also when only some servers went.
     ``servers`` are all servers of the container; one that is no longer among them is left out.
     """
     states = line(entries)
-    before = states[-1] if states else {}
-    state = {server: release for server, release in {**before, **passed}.items() if server in set(servers)}
-    return {"event": "verified", "kind": kind, "servers": state}
+    state = {**(states[-1] if states else {}), **passed}
+    if kind == "rollback":
+        reached = (earlier for earlier in reversed(states) if passed.items() <= earlier.items())
+        return {"event": "verified", "kind": kind, "servers": next(reached, state)}
+    known = set(servers)
+    return {
+        "event": "verified",
+        "kind": kind,
+        "servers": {server: release for server, release in state.items() if server in known},
+    }
 
 
 def verified_releases(entries: Iterable[Entry]) -> set[str]:
@@ -104,21 +113,28 @@ def verified_releases(entries: Iterable[Entry]) -> set[str]:
     }
 
 
-def last_verified(entries: Iterable[Entry], server: str) -> Optional[str]:
+def last_verified(entries: Iterable[Entry], server: str) -> str | None:
     """The release that this server last served as part of a verified fleet, or None."""
     states = line(entries)
     return states[-1].get(server) if states else None
 
 
-def rollback_target(entries: Iterable[Entry], present: Mapping[str, Optional[str]]) -> Snapshot:
+def rollback_target(entries: Iterable[Entry], present: Mapping[str, str | None]) -> Snapshot:
     """Choose what ``present`` (server -> release that its link names, of the selected servers) goes back to.
 
-    One state for the whole fleet: the newest verified one if the servers are not at it (a half-finished or failed
-    deployment), else the one before it. Raises HistoryError when there is none.
+    Raises HistoryError when there is nothing to go back to.
     """
-    for state in reversed(line(entries)):
-        change = {server: state[server] for server, release in present.items() if state.get(server, release) != release}
-        if change:
+    return line_target(line(entries), present)
+
+
+def line_target(states: Iterable[Snapshot], present: Mapping[str, str | None]) -> Snapshot:
+    """As ``rollback_target``, from the verified states (``line``).
+
+    One state for the whole fleet: the newest verified one if the servers are not at it (a half-finished or failed
+    deployment), else the one before it.
+    """
+    for state in reversed(list(states)):
+        if any(state.get(server, release) != release for server, release in present.items()):
             return {server: state[server] for server in present if server in state}
     shown = ", ".join(f"{server}={release or 'none'}" for server, release in sorted(present.items()))
     raise HistoryError(

@@ -55,7 +55,9 @@ def test_a_server_deployed_alone_goes_back_alone():
 
 
 def test_after_a_rollback_of_one_server_the_fleet_follows_it_and_never_bounces():
-    entries = [verified("a"), verified("b"), verified("a", "rollback", gpu1="a")]
+    entries = [verified("a"), verified("b")]
+    entries.append(history.verified_entry(entries, "rollback", {"gpu1": "a"}, GPUS))
+    assert entries[-1]["servers"] == at("a")
     assert history.rollback_target(entries, at("b", gpu1="a")) == at("a")
 
 
@@ -69,6 +71,12 @@ def test_a_server_that_was_not_selected_keeps_what_it_was_verified_with():
     entry = history.verified_entry(entries, "deploy", {"gpu0": "b"}, ("gpu0", "gpu1"))
     assert entry == {"event": "verified", "kind": "deploy", "servers": {"gpu0": "b", "gpu1": "a"}}
     assert history.verified_releases([*entries, entry]) == {"a", "b"}
+
+
+def test_a_rollback_to_a_release_that_no_state_held_is_a_state_of_its_own():
+    entries = [verified("a"), verified("b", gpu1="x")]
+    entry = history.verified_entry(entries, "rollback", at("x"), GPUS)
+    assert history.line([*entries, entry])[-1] == at("x")
 
 
 def test_a_server_taken_out_leaves_the_verified_state():

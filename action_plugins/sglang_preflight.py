@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Judge the state of a container on the controller, print the findings, and fail on an error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+
+# Ansible puts module_utils in the path of modules only, not of plugins.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_pve import findings, preflight, report
+
+display = Display()
+
+
+class ActionModule(ActionBase):
+    """Arguments: state (of fleet_state), servers, needs, findings (of the checkpoints)."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        args = self._task.args
+        found = [findings.Finding(**item) for item in args.get("findings", [])]
+        found += preflight.judge(args["state"], args["servers"], args["needs"])
+        if found:
+            display.display(report.findings_table(found, colour=sys.stdout.isatty()))
+        result = {"changed": False, "findings": [item.as_dict() for item in findings.worst_first(found)]}
+        errors = findings.errors(found)
+        if errors:
+            result["failed"] = True
+            result["msg"] = "Nothing was touched. " + " | ".join(item.sentence() for item in errors)
+        return result

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Choose on the controller what every selected server of a container goes back to, or say why none can."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+
+# Ansible puts module_utils in the path of modules only, not of plugins.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_pve import history
+
+
+class ActionModule(ActionBase):
+    """Arguments: state (of fleet_state), servers (names of those selected), to (a release id, or empty)."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        args = self._task.args
+        state = args["state"]
+        try:
+            target = self._target(state, args["servers"], args.get("to") or "")
+            usable = {server: self._usable(state, server, name) for server, name in target.items()}
+        except history.HistoryError as error:
+            return {"failed": True, "msg": f"Nothing was touched. {error}"}
+        return {"changed": False, "target": usable}
+
+    @staticmethod
+    def _target(state, servers, wanted):
+        present = {name: state["servers"][name]["release"] for name in servers if name in state["servers"]}
+        if not present:
+            raise history.HistoryError("no selected server is deployed; deploy with playbooks/site.yml")
+        if not wanted:
+            return history.line_target(state["history"]["line"], present)
+        if wanted not in state["history"]["verified"]:
+            known = ", ".join(state["history"]["verified"]) or "none"
+            raise history.HistoryError(f"release {wanted} was never verified here; verified releases: {known}")
+        return dict.fromkeys(present, wanted)
+
+    @staticmethod
+    def _usable(state, server, name):
+        entry = state["releases"].get(name)
+        if entry is None:
+            raise history.HistoryError(f"release {name} is not on the container any more; choose another one")
+        if entry["error"]:
+            raise history.HistoryError(entry["error"])
+        manifest = entry["manifest"]
+        if manifest["stack"]["id"] not in state["stacks"]:
+            raise history.HistoryError(
+                f"release {name} needs the stack {manifest['stack']['id']} ({manifest['stack']['name']}), which is gone; "
+                "choose another release, or deploy it again with playbooks/site.yml"
+            )
+        card = state["servers"][server]["parameters"].get("card")
+        if manifest["plan"]["card"] != card:
+            raise history.HistoryError(f"release {name} is for card {manifest['plan']['card']}, {server} has {card}")
+        return manifest

@@ -1,0 +1,87 @@
+"""The state of a container in one reading: host, GPUs, stacks, releases, every server, and its history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from . import gate, gpus, history, host, release, server
+
+SCHEMA = 1
+# What a person or a program needs of the recent past; the whole of it stays in the file.
+TAIL = 40
+
+
+def discover(root: Path, systemd: Path) -> list[int]:
+    """GPU indexes of the servers that exist: a directory of ours, or an enabled unit whose directory is gone."""
+    named = [path.name[3:] for path in (root / "servers").glob("gpu*")]
+    named += [path.name[7:-8] for path in systemd.glob("sglang.target.wants/sglang@*.service")]
+    return sorted({int(name) for name in named if name.isdigit()})
+
+
+def read_stacks(root: Path) -> dict[str, dict[str, Any]]:
+    """Finished stacks: id -> {"name", "engine"}; one whose marker is missing or unreadable is not finished."""
+    found = {}
+    for marker in sorted((root / "stacks").glob("*/stack.json")):
+        try:
+            content = json.loads(marker.read_text(encoding="utf-8"))
+            found[marker.parent.name] = {"name": content["name"], "engine": content["engine"]}
+        except (OSError, ValueError, KeyError):
+            continue
+    return found
+
+
+def base_url(parameters: Mapping[str, str]) -> str:
+    """Where a server is asked from inside its container; empty without parameters."""
+    address = parameters.get("host", "")
+    reachable = "127.0.0.1" if address in ("0.0.0.0", "::") else address
+    return f"http://{reachable}:{parameters['port']}" if reachable and "port" in parameters else ""
+
+
+def _ask(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Health and pools of one server; one that answers late is shown as not healthy rather than waited for."""
+    base = base_url(seen["running_parameters"]) if server.is_running(seen) else ""
+    if not base:
+        return {"healthy": False, "pools": {}}
+    try:
+        pools = gate.read_pools(base, timeout_s=5)
+    except gate.GateError:
+        pools = {}
+    return {"healthy": gate.healthy(base, timeout_s=5), "pools": pools}
+
+
+def read_servers(root: Path, systemd: Path, indexes: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Every server by name: link, parameters, unit, what runs, whether it is healthy, and the pools it reports."""
+    servers = [server.Server(index, root, systemd) for index in indexes]
+    units = host.unit_states([item.unit for item in servers])
+    seen = {}
+    for item in servers:
+        unit = units.get(item.unit, {})
+        environ = server.process_environment(int(unit.get("main_pid") or 0))
+        seen[item.name] = {"index": item.index, **server.observe(item, unit, environ)}
+    with ThreadPoolExecutor(max_workers=max(len(seen), 1)) as pool:
+        for name, answer in zip(seen, pool.map(_ask, seen.values())):
+            seen[name].update(answer)
+    return seen
+
+
+def read(root: Path, systemd: Path, history_path: Path, paths: Iterable[str]) -> dict[str, Any]:
+    """Read everything; changes nothing and needs no lock. ``paths`` are those whose free space is asked for."""
+    entries, broken = history.read(history_path)
+    return {
+        "schema": SCHEMA,
+        "host": host.facts(list(paths)),
+        "gpus": gpus.query(),
+        "stacks": read_stacks(root),
+        "releases": release.read_all(root / "releases"),
+        "servers": read_servers(root, systemd, discover(root, systemd)),
+        "history": {
+            "line": history.line(entries),
+            "verified": sorted(history.verified_releases(entries)),
+            "tail": entries[-TAIL:],
+            "broken_lines": broken,
+        },
+    }

@@ -1,0 +1,184 @@
+"""Say no before anything is touched: judge what is there against what the inventory asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .findings import Finding
+
+GIB = 1 << 30
+
+State = Mapping[str, Any]
+Wanted = Mapping[str, Any]
+
+
+def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings of one container.
+
+    ``state`` is what fleet.read returned. ``servers`` are those selected: {"host" (inventory name), "name" (gpu3),
+    "index", "port", "nccl_port", "stack"}. ``needs``: {"disk_free_min_gib", "server_memory_gib", "stack_disk_gib",
+    "stack_id", "driver_min", "staged_bytes" (of checkpoints to be copied into memory)}.
+    """
+    return [
+        *_inventory(servers),
+        *_gpus(state["gpus"], servers, needs),
+        *_ports(state["host"]["listeners"], servers),
+        *_disk(state, needs),
+        *_memory(state["host"]["memory"], state, servers, needs),
+        *_system(state["host"]),
+        *_state_on_disk(state),
+    ]
+
+
+def _inventory(servers: Sequence[Wanted]) -> Iterable[Finding]:
+    for key, what in (("index", "GPU"), ("port", "port"), ("nccl_port", "NCCL port")):
+        for value, count in Counter(server[key] for server in servers).items():
+            if count > 1:
+                names = ", ".join(server["host"] for server in servers if server[key] == value)
+                yield Finding(
+                    f"{key.replace('_', '-')}-twice",
+                    "error",
+                    f"{names} all have {what} {value}",
+                    f"one {what} for each server",
+                    f"set sglang_{'gpu' if key == 'index' else key} of each in the inventory",
+                )
+    both = {server["port"] for server in servers} & {server["nccl_port"] for server in servers}
+    if both:
+        yield Finding(
+            "port-and-nccl-port",
+            "error",
+            f"port {', '.join(map(str, sorted(both)))} is both a server's port and a server's NCCL port",
+            "two ranges that do not meet",
+            "move sglang_port_base or sglang_nccl_port_base",
+        )
+    stacks = sorted({server["stack"] for server in servers})
+    if len(stacks) > 1:
+        yield Finding(
+            "stacks-differ",
+            "error",
+            f"the servers of one container ask for {', '.join(stacks)}",
+            "one stack for all servers of a container",
+            "set sglang_stack on the container's group, not on single servers",
+        )
+
+
+def _gpus(gpus: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> Iterable[Finding]:
+    if gpus["status"] != "ok":
+        yield Finding(
+            f"gpus-{gpus['status']}",
+            "error",
+            f"nvidia-smi in the container: {gpus['message'] or gpus['status']}",
+            "GPUs that answer",
+            {
+                "absent": "install the driver's user-space tools in the container, of the node's driver version",
+                "mismatch": "give the container the driver libraries of the node's version; nothing else cures this",
+                "hung": "look at the node's kernel log: a driver that hangs needs a restart of the node",
+            }.get(gpus["status"], "pass the nvidia device nodes to the container and restart it"),
+        )
+        return
+    known = {gpu["index"]: gpu for gpu in gpus["gpus"]}
+    for server in servers:
+        if server["index"] not in known:
+            there = f"{len(known)} GPUs, index {min(known)} to {max(known)}" if known else "no GPU"
+            yield Finding(
+                "gpu-missing",
+                "error",
+                f"the container has {there}",
+                f"a GPU with index {server['index']}",
+                "correct the inventory, or look for a card that fell off the bus in the node's kernel log",
+                where=server["host"],
+            )
+    floor = int(needs.get("driver_min") or 0)
+    major = str(gpus.get("driver") or "").split(".")[0]
+    if major.isdigit() and int(major) < floor:
+        yield Finding(
+            "driver-too-old",
+            "error",
+            f"driver {gpus['driver']}",
+            f"driver {floor} or later for this stack",
+            "update the driver on the node and in the container, or choose a stack for older drivers",
+        )
+
+
+def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Finding]:
+    held: dict[int, State] = {}
+    for item in listeners:
+        held.setdefault(item["port"], item)
+    for server in servers:
+        own = f"sglang@{server['index']}.service"
+        for key in ("port", "nccl_port"):
+            holder = held.get(server[key])
+            if holder is None or holder.get("unit") == own:
+                continue
+            yield Finding(
+                "port-taken",
+                "error",
+                f"port {server[key]} is held by pid {holder.get('pid') or 'unknown'} "
+                f"({holder.get('unit') or holder.get('command') or 'unknown'})",
+                f"it to be free, or held by {own}",
+                f"stop that process yourself, or set sglang_{key} of this server to a free port",
+                where=server["host"],
+            )
+
+
+def _disk(state: State, needs: Mapping[str, Any]) -> Iterable[Finding]:
+    install = 0.0 if needs["stack_id"] in state["stacks"] else float(needs["stack_disk_gib"])
+    wanted = {"/opt/sglang": install + float(needs["disk_free_min_gib"])}
+    for path, gib in wanted.items():
+        disk = state["host"]["disks"][path]
+        if disk["free_bytes"] < gib * GIB:
+            yield Finding(
+                "disk-full",
+                "error",
+                f"{disk['free_bytes'] / GIB:.2f} GiB free for {path} (on {disk.get('mount', '/')})",
+                f"{gib:g} GiB: {install:g} for the stack and {float(needs['disk_free_min_gib']):g} to spare",
+                "free space, enlarge the container's disk (pct resize), or lower sglang_disk_free_min_gib",
+            )
+
+
+def _memory(memory: State, state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> Iterable[Finding]:
+    limit = min(value for value in (memory["limit_bytes"], memory["total_bytes"]) if value)
+    # tmpfs is charged to the container, so a staged checkpoint and the servers share one limit.
+    wanted = int(needs["staged_bytes"]) + len(servers) * float(needs["server_memory_gib"]) * GIB
+    if wanted > limit:
+        yield Finding(
+            "memory-too-small",
+            "error",
+            f"the container may use {limit / GIB:.1f} GiB",
+            f"{wanted / GIB:.1f} GiB: {int(needs['staged_bytes']) / GIB:.1f} of staged checkpoints and "
+            f"{len(servers)} servers of {float(needs['server_memory_gib']):g} GiB",
+            "raise the container's memory (pct set VMID --memory MIB), or serve from disk (sglang_model_stage: false)",
+        )
+
+
+def _system(host: State) -> Iterable[Finding]:
+    if "noexec" in host["mounts"].get("/run", {}).get("flags", []):
+        yield Finding(
+            "run-noexec",
+            "error",
+            "/run is mounted noexec",
+            "a /run that programs may be started from: the engine writes a wrapper to its TMPDIR and executes it",
+            "remount /run without noexec in the container",
+        )
+
+
+def _state_on_disk(state: State) -> Iterable[Finding]:
+    if state["history"]["broken_lines"]:
+        yield Finding(
+            "history-broken-lines",
+            "warning",
+            f"{state['history']['broken_lines']} lines of the history cannot be read",
+            "one JSON object a line",
+            "nothing is needed: they are passed over (a crash may cut the last line short)",
+        )
+    for name, entry in state["releases"].items():
+        if entry["error"]:
+            yield Finding(
+                "release-altered",
+                "warning",
+                entry["error"],
+                "releases as they were written",
+                f"no server can be switched to {name} any more; deploy again",
+            )
