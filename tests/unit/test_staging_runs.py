@@ -1,0 +1,154 @@
+"""Staging as the unit runs it: killed in the middle, two at once, and the command's words and exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from make_safetensors import make_checkpoint, tree
+from sglang_pve import staging
+from sglang_pve.staged import JOURNAL, MARKER
+from sglang_pve.staging import Model
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    make_checkpoint(tmp_path / "source")
+    return Model(tmp_path / "source", tmp_path / "shm/sglang/model é")
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Model:
+    """Twelve shards of 32 MiB: enough for a run to be killed in the middle."""
+    make_checkpoint(tmp_path / "source", shards=12, per_shard=4, width=2048)
+    return Model(tmp_path / "source", tmp_path / "target")
+
+
+def copied(model: Model) -> list[str]:
+    """Files that the journal has as whole."""
+    try:
+        lines = (model.target / JOURNAL).read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [row["path"] for row in rows if "sha256" in row]
+
+
+def start(tmp_path: Path, *models: Model, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """A run as the unit starts it: another process, with nothing but the package on its path."""
+    config = tmp_path / "models.json"
+    rows = [{"source": str(model.source), "target": str(model.target)} for model in models]
+    config.write_text(json.dumps({"schema": 1, "models": rows}))
+    return subprocess.Popen(
+        # -S: no site-packages, as on a container's bare python3.
+        [sys.executable, "-S", "-m", "sglang_pve.staging", "--config", str(config), *options],
+        env={"PYTHONPATH": str(ROOT / "module_utils")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def kill_when(process: subprocess.Popen[str], model: Model, files: int) -> None:
+    while len(copied(model)) < files:
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    finish(process)
+
+
+def test_killed_in_the_middle_and_taken_up(large: Model, tmp_path: Path) -> None:
+    kill_when(start(tmp_path, large), large, 4)
+    done = copied(large)
+    kept = {name: (large.target / name).stat() for name in done}
+    assert not (large.target / MARKER).exists()
+    assert staging.verify(large.target, large.source) != []
+    with (large.target / JOURNAL).open("a") as journal:
+        journal.write('{"path": "half a li')
+
+    status, out, err = finish(start(tmp_path, large))
+    assert (status, err) == (0, "")
+    assert "are there already" in out and out.splitlines()[-1] == "models=1 staged=1 unchanged=0"
+    assert tree(large.target) == tree(large.source)
+    for name, before in kept.items():
+        after = (large.target / name).stat()
+        assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), f"{name} was copied again"
+    assert staging.verify(large.target, large.source) == []
+    assert finish(start(tmp_path, large))[1].splitlines()[-1] == "models=1 staged=0 unchanged=1"
+
+
+def test_killed_again_and_again(large: Model, tmp_path: Path) -> None:
+    for files in (1, 3, 5, 7):
+        kill_when(start(tmp_path, large), large, files)
+    assert finish(start(tmp_path, large))[0] == 0
+    assert tree(large.target) == tree(large.source)
+
+
+def test_two_runs_at_once(large: Model, tmp_path: Path) -> None:
+    first = start(tmp_path, large)
+    while not copied(large):
+        time.sleep(0.002)
+    second = start(tmp_path, large)
+    results = [finish(first), finish(second)]
+    assert [status for status, _, _ in results] == [0, 0]
+    assert "staged=1" in results[0][1]
+    assert "waiting for another run" in results[1][1] and "unchanged=1" in results[1][1]
+    assert tree(large.target) == tree(large.source)
+
+
+def test_removing_while_another_run_waits(large: Model, tmp_path: Path) -> None:
+    first = start(tmp_path, large)
+    while not copied(large):
+        time.sleep(0.002)
+    removing = start(tmp_path, large, options=("--remove",))
+    third = start(tmp_path, large)
+    assert [finish(process)[0] for process in (first, removing, third)] == [0, 0, 0]
+    # Whatever order the two that waited came in, the place is either whole or gone.
+    assert not large.target.exists() or staging.verify(large.target, large.source) == []
+
+
+def test_the_command(model: Model, tmp_path: Path) -> None:
+    status, out, _ = finish(start(tmp_path, model, options=("--check",)))
+    assert (status, model.target.exists()) == (1, False)
+    assert "never staged" in out
+    assert finish(start(tmp_path, model))[0] == 0
+    assert finish(start(tmp_path, model, options=("--check",))) == (0, "", "")
+    assert finish(start(tmp_path, model, options=("--remove",))) == (0, "", "")
+    assert not model.target.exists()
+    status, out, err = finish(start(tmp_path, Model(tmp_path / "none", model.target)))
+    assert (status, out) == (1, "")
+    assert err.startswith("error: ") and err.count("\n") == 1 and "checkpoint-missing" in err
+    assert finish(start(tmp_path)) == (0, "models=0 staged=0 unchanged=0\n", "")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        "no json",
+        "[]",
+        '{"schema": 1}',
+        '{"schema": 2, "models": []}',
+        '{"schema": 1, "models": [{"source": "/a"}]}',
+        '{"schema": 1, "models": [{"source": "a", "target": "/b"}]}',
+    ],
+)
+def test_a_config_that_cannot_be_used(tmp_path: Path, config: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "models.json"
+    if config is not None:
+        path.write_text(config)
+    assert staging.main(["--config", str(path)]) == 1
+    assert str(path) in capsys.readouterr().err
