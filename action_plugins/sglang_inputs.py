@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
@@ -36,8 +38,13 @@ class ActionModule(ActionBase):
             },
             "peers": args["peers"],
             "leader": args["peers"][0],
-            "servers": args["servers"],
+            "names": {f"gpu{self._index(task_vars, name)}": name for name in args["servers"]},
         }
+
+    @staticmethod
+    def _index(task_vars, host):
+        """GPU index of any server of the inventory, selected or not: sglang_gpu, else the number its name ends in."""
+        return task_vars["hostvars"][host].get("sglang_gpu") or re.search("[0-9]*$", host)[0]
 
     def _wrong(self, args, task_vars):
         extra = load_extra_vars(self._loader)
@@ -45,7 +52,7 @@ class ActionModule(ActionBase):
             if name in task_vars and name not in extra:
                 yield f"{name} stands in the inventory, where it has no effect. Give it with -e {name}=VALUE."
         if args["node"] not in task_vars["hostvars"]:
-            yield f"sglang_node is {args['node']!r}, which the inventory does not know. Add that host, with its address."
+            yield f"sglang_node is {args['node']!r}, which is not in the inventory. Add that host, with its address."
         if not str(args["vmid"]).isdigit():
             yield f"sglang_vmid is {args['vmid']!r}; expected the container's number, such as 200."
         if not str(args["index"]).isdigit():

@@ -29,9 +29,7 @@ class ActionModule(ActionBase):
         found += preflight.judge(args["state"], args["servers"], args["needs"])
         if found:
             display.display(report.findings_table(found, colour=sys.stdout.isatty()))
-        result = {"changed": False, "findings": [item.as_dict() for item in findings.worst_first(found)]}
         errors = findings.errors(found)
         if errors:
-            result["failed"] = True
-            result["msg"] = "Nothing was touched. " + " | ".join(item.sentence() for item in errors)
-        return result
+            return {"failed": True, "msg": "Nothing was touched. " + "\n".join(item.sentence() for item in errors)}
+        return {"changed": False, "findings": [item.as_dict() for item in findings.worst_first(found)]}

@@ -51,8 +51,9 @@ class ActionModule(ActionBase):
             raise history.HistoryError(entry["error"])
         manifest = entry["manifest"]
         if manifest["stack"]["id"] not in state["stacks"]:
+            stack = f"{manifest['stack']['name']}, {manifest['stack']['id']}"
             raise history.HistoryError(
-                f"release {name} needs the stack {manifest['stack']['id']} ({manifest['stack']['name']}), which is gone; "
+                f"the stack of release {name} is gone ({stack}); "
                 "choose another release, or deploy it again with playbooks/site.yml"
             )
         card = state["servers"][server]["parameters"].get("card")

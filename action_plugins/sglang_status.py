@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Arguments: containers, a list of {hosts: {gpu3: ct200-gpu3}, state: of fleet_state}."""
+    """Arguments: containers, the variables of each container's leader; json, a file to write."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -27,7 +28,9 @@ class ActionModule(ActionBase):
         rows = [
             row
             for container in self._task.args["containers"]
-            for row in report.fleet_rows(container["hosts"], container["state"])
+            for row in report.fleet_rows(container["_preflight_inputs"]["names"], container["_status"]["state"])
         ]
-        display.display(report.table(report.FLEET_HEADER, rows, colour=sys.stdout.isatty()))
-        return {"changed": False, "rows": [dict(zip(report.FLEET_HEADER, row)) for row in rows]}
+        display.display(report.fleet_table(rows, colour=sys.stdout.isatty()))
+        if self._task.args.get("json"):
+            Path(self._task.args["json"]).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return {"changed": False, "rows": rows}

@@ -58,7 +58,7 @@ options:
     default: {}
 attributes:
   check_mode: {support: full, description: Says what would change and changes nothing.}
-  diff_mode: {support: full, description: Shows every file before and after.}
+  diff_mode: {support: full, description: Shows every file below /etc before and after.}
 author: [sglang-pve]
 """
 
@@ -151,7 +151,9 @@ def main() -> None:
                     systemctl("restart", service)
     except (ServiceError, ServerError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=bool(changes), changes=changes, diff=diffs)
+    # Settings are what a person wants to read; the programs beside them would bury those.
+    shown = [diff for diff in diffs if diff["after_header"].startswith("/etc/")]
+    module.exit_json(changed=bool(changes), changes=changes, diff=shown)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Iterable
+from typing import Any
 
 # Worst first; the order in which findings are shown.
 LEVELS = ("error", "warning", "not checked", "note")

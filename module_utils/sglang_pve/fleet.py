@@ -13,6 +13,7 @@ from . import gate, gpus, history, host, release, server
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
 TAIL = 40
+MODELS = Path("/etc/sglang/models.json")
 
 
 def discover(root: Path, systemd: Path) -> list[int]:
@@ -32,6 +33,17 @@ def read_stacks(root: Path) -> dict[str, dict[str, Any]]:
         except (OSError, ValueError, KeyError):
             continue
     return found
+
+
+def read_models(config: Path) -> list[dict[str, str]]:
+    """Checkpoints that are staged at boot, as {"source", "target"}; none where the file is missing or unreadable."""
+    try:
+        return [
+            {key: str(model[key]) for key in ("source", "target")}
+            for model in json.loads(config.read_text(encoding="utf-8"))["models"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def base_url(parameters: Mapping[str, str]) -> str:
@@ -77,6 +89,7 @@ def read(root: Path, systemd: Path, history_path: Path, paths: Iterable[str]) ->
         "gpus": gpus.query(),
         "stacks": read_stacks(root),
         "releases": release.read_all(root / "releases"),
+        "models": read_models(MODELS),
         "servers": read_servers(root, systemd, discover(root, systemd)),
         "history": {
             "line": history.line(entries),

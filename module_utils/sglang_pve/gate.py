@@ -85,14 +85,20 @@ def ask(base: str, question: str, expected: str, model: str, timeout_s: float = 
 
 
 def read_pools(base: str, timeout_s: float = 30) -> dict[str, Any]:
-    """The pools that the server reports (tokens, requests), its version and model."""
+    """The pools that the server reports (tokens, requests), and its version."""
     try:
         status, info = fetch(f"{base}/server_info", timeout_s=timeout_s)
     except OSError as error:
         raise GateError(f"{base}/server_info failed: {error}") from error
     if status != 200 or not isinstance(info, dict):
         raise GateError(f"{base}/server_info gave HTTP {status}: {str(info)[:300]}")
-    return {key: info.get(key) for key in (*POOLS, "version", "served_model_name", "max_mamba_cache_size")}
+    pools = {key: info.get(key) for key in (*POOLS, "version")}
+    # At the top level is what was asked for; what came of it is in the scheduler's own state.
+    inner = info.get("internal_states") or [{}]
+    effective = inner[0].get("effective_max_running_requests_per_dp") if isinstance(inner[0], dict) else None
+    if effective is not None:
+        pools["max_running_requests"] = effective
+    return pools
 
 
 def compare_pools(reported: Mapping[str, Any], planned: Mapping[str, Any]) -> None:

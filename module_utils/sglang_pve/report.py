@@ -44,38 +44,54 @@ def server_state(seen: Mapping[str, Any]) -> str:
     return "down"
 
 
-def fleet_rows(host_names: Mapping[str, str], state: Mapping[str, Any]) -> list[list[str]]:
-    """One row a server: inventory name, GPU, port, release, state, running limit, KV tokens.
+def fleet_rows(host_names: Mapping[str, str], state: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row a server: server (its inventory name), gpu, listen, port, release, state, running_limit, kv_tokens.
 
     ``host_names`` maps gpu3 to ct200-gpu3. A server that the inventory does not know is shown, and one that is missing.
     """
-    rows = []
-    names = sorted({*host_names, *state["servers"]}, key=lambda name: int(name[3:]))
-    for name in names:
+    rows: list[dict[str, Any]] = []
+    for name in sorted({*host_names, *state["servers"]}, key=lambda name: int(name[3:])):
+        row = dict.fromkeys(COLUMNS)
+        row.update(server=host_names.get(name, f"{name} (not in the inventory)"), gpu=int(name[3:]), state="down")
+        rows.append(row)
         seen = state["servers"].get(name)
         if seen is None:
-            rows.append([host_names[name], name[3:], "-", "-", "down", "-", "-"])
             continue
         pools = seen.get("pools") or {}
-        release = seen.get("running_release") or seen.get("release") or "-"
-        if seen.get("running_release") and seen["release"] != seen["running_release"]:
-            release += f" (link {seen['release']})"
-        tokens, running = pools.get("max_total_num_tokens"), pools.get("max_running_requests")
-        rows.append(
-            [
-                host_names.get(name, f"{name} (not in the inventory)"),
-                name[3:],
-                seen["parameters"].get("port", "-"),
-                release,
-                server_state(seen),
-                str(running) if running is not None else "-",
-                f"{tokens:,}" if tokens is not None else "-",
-            ]
+        running, linked = seen.get("running_release"), seen.get("release")
+        row.update(
+            listen=seen["parameters"].get("host"),
+            port=int(seen["parameters"].get("port", 0)) or None,
+            release=f"{running} (link {linked})" if running and running != linked else running or linked,
+            state=server_state(seen),
+            running_limit=pools.get("max_running_requests"),
+            kv_tokens=pools.get("max_total_num_tokens"),
         )
     return rows
 
 
-FLEET_HEADER = ("SERVER", "GPU", "PORT", "RELEASE", "STATE", "RUNNING LIMIT", "KV TOKENS")
+# Key of a row to its heading.
+COLUMNS = {
+    "server": "SERVER",
+    "gpu": "GPU",
+    "listen": "LISTEN",
+    "port": "PORT",
+    "release": "RELEASE",
+    "state": "STATE",
+    "running_limit": "RUNNING LIMIT",
+    "kv_tokens": "KV TOKENS",
+}
+
+
+def fleet_table(rows: Sequence[Mapping[str, Any]], colour: bool = False) -> str:
+    """The rows of ``fleet_rows`` as a table; what is not known is a dash."""
+
+    def cell(key: str, value: Any) -> str:
+        if value is None:
+            return "-"
+        return f"{value:,}" if key == "kv_tokens" else str(value)
+
+    return table(list(COLUMNS.values()), [[cell(key, row[key]) for key in COLUMNS] for row in rows], colour)
 
 
 def findings_table(findings: Sequence[Finding], colour: bool = False) -> str:

@@ -108,6 +108,8 @@ def is_running(seen: Mapping[str, Any]) -> bool:
 
 def reasons(seen: Mapping[str, Any], release: str, parameters: Mapping[str, Any], drop_in: str | None) -> list[str]:
     """Why the server must be started or restarted to serve ``release``: one phrase each, none if it does already."""
+    if seen["release"] is None and not is_running(seen):
+        return [f"first start, release {release}"]
     wanted = {key: str(value) for key, value in parameters.items()}
     found = []
     if not is_running(seen):

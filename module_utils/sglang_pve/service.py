@@ -114,6 +114,6 @@ def ensure(wanted: Mapping[str, Any], dry_run: bool) -> tuple[list[str], list[di
     for item in files:
         diff = ensure_file(Path(item["path"]), item["content"], int(item["mode"], 8), dry_run)
         if diff:
-            diffs.append(diff)
             done.append(f"file {item['path']}")
+            diffs.append(diff)
     return [text for text in done if text], diffs
