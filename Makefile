@@ -55,8 +55,11 @@ wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK; on a connected x8
 	$(BIN)/python -m pip download --no-deps --require-hashes --only-binary :all: -r stacks/$(STACK)/lock.txt -d $(WHEELHOUSE)
 	$(BIN)/python -m pip download --no-deps --only-binary :all: --platform manylinux_2_17_x86_64 uv==$$($(BIN)/uv --version | cut -d' ' -f2) -d $(WHEELHOUSE)
 
+docs: setup ## Write the roles' READMEs from their argument specs
+	$(BIN)/python docs/roles.py
+
 lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup demo demo-clean lint unit molecule test bench-converge wheelhouse lock-dev
+.PHONY: help setup demo demo-clean lint unit molecule test bench-converge wheelhouse docs lock-dev

@@ -17,7 +17,7 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Arguments: state (of fleet_state), servers, needs, findings (of the checkpoints)."""
+    """Arguments: findings (made elsewhere), and what to judge: state (of fleet_state), servers, needs."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -25,8 +25,9 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         args = self._task.args
-        found = [findings.Finding(**item) for item in args.get("findings", [])]
-        found += preflight.judge(args["state"], args["servers"], args["needs"])
+        found = findings.merged(findings.Finding(**item) for item in args.get("findings", []))
+        if "state" in args:
+            found += preflight.judge(args["state"], args["servers"], args["needs"])
         if found:
             display.display(report.findings_table(found, colour=sys.stdout.isatty()))
         errors = findings.errors(found)

@@ -141,7 +141,9 @@ def main() -> None:
     try:
         pools = prove(module.params, item)
     except gate.GateError as error:
-        module.fail_json(msg=f"{item.name}: {error}", journal=server.journal_tail(item.unit))
+        journal = server.journal_tail(item.unit)
+        said = server.evidence(journal)
+        module.fail_json(msg=f"{item.name}: {error}" + (f". It said: {said}" if said else ""), journal=journal[-25:])
     module.exit_json(changed=False, pools=pools, seconds=round(time.monotonic() - begun, 1))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 # Worst first; the order in which findings are shown.
@@ -45,3 +45,11 @@ def worst_first(findings: Iterable[Finding]) -> list[Finding]:
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [f for f in findings if f.level == "error"]
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """One finding for what several servers have in common, with all of them in ``where``."""
+    places: dict[Finding, list[str]] = {}
+    for finding in findings:
+        places.setdefault(replace(finding, where=""), []).append(finding.where)
+    return [replace(finding, where=", ".join(filter(None, where))) for finding, where in places.items()]

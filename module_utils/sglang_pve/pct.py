@@ -187,7 +187,7 @@ CAUSES = (
     ),
     Cause(
         "key-refused",
-        r"Permission denied \(|Too many authentication failures",
+        r"Permission denied( \(|, please)|Too many authentication failures",
         "node {node} refused the login",
         "Check user and key; the public key belongs into authorized_keys of that user on the node.",
     ),

@@ -7,6 +7,7 @@ in the release, in ``server.env`` (this card's UUID, port, ...) or in the drop-i
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 from .release import linked
 
 PREFIX = "SGLANG_PVE_"
+ERROR = re.compile(r"\b\w*(Error|Exception)\b(?!s)[:(]|\berror: |CRITICAL|not staged completely")
 
 
 class ServerError(Exception):
@@ -170,11 +172,17 @@ def _forget_failures(server: Server) -> None:
     subprocess.run(["systemctl", "reset-failed", server.unit], capture_output=True, check=False)
 
 
-def journal_tail(unit: str, lines: int = 40) -> list[str]:
-    """The unit's last journal lines, oldest first; empty where there is no journal to read."""
+def journal_tail(unit: str, lines: int = 60) -> list[str]:
+    """The unit's last journal lines, oldest first, cut to what fits a terminal; empty where none can be read."""
     command = ["journalctl", "--unit", unit, "--lines", str(lines), "--output", "cat", "--no-pager"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    return done.stdout.splitlines()
+    return [line[:240] for line in done.stdout.splitlines()]
+
+
+def evidence(journal: list[str]) -> str:
+    """The last line that names an error, which is where a traceback ends; empty when none does."""
+    telling = [line.strip() for line in journal if ERROR.search(line)]
+    return telling[-1] if telling else ""
 
 
 def start(server: Server) -> None:

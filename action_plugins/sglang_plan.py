@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Resolve a profile into a plan, on the controller: profiles and flag tables are data that never leaves it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+PROJECT = Path(__file__).resolve().parent.parent
+# A controller-side plugin does not see the project's module_utils by itself.
+sys.path.insert(0, str(PROJECT / "module_utils"))
+
+from sglang_pve.findings import Finding
+from sglang_pve.flags import FlagTable, FlagTableError
+from sglang_pve.plan import WORKLOAD_KEYS, resolve
+
+ARGUMENTS = {
+    "profile": {"type": "str", "required": True},
+    "profiles_dir": {"type": "path"},
+    "flags_dir": {"type": "path"},
+    "stack": {"type": "dict", "required": True},
+    "checkpoint": {"type": "dict", "required": True},
+    "gpu": {"type": "dict", "required": True},
+    "workload": {
+        "type": "dict",
+        "required": True,
+        "options": {key: {"type": "int", "required": True} for key in WORKLOAD_KEYS},
+    },
+    "model_path": {"type": "str", "required": True},
+    "served_model_name": {"type": "str", "required": True},
+    "allow_reduced_state": {"type": "bool", "default": False},
+    "mtp": {"type": "bool"},
+    "flags": {"type": "dict", "default": {}},
+    "env": {"type": "dict", "default": {}},
+    "report": {"type": "bool", "default": False},
+}
+PASSED_ON = ("checkpoint", "gpu", "workload", "model_path", "served_model_name", "allow_reduced_state", "mtp")
+
+
+class UnknownProfileError(Exception):
+    """The inventory asks for a profile that there is not."""
+
+    def __init__(self, name: str, directory: Path, known: list[str]) -> None:
+        super().__init__(name)
+        seen = f"there is no profile {name!r} in {directory}"
+        cure = "Correct sglang_profile, or add the file."
+        self.finding = Finding("profile-unknown", "error", seen, f"one of {', '.join(known) or 'none'}", cure)
+
+
+class ActionModule(ActionBase):
+    """Reads profiles and flag tables beside this plugin unless told otherwise; needs no connection."""
+
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result = super().run(tmp, task_vars)
+        _, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        engine = args["stack"].get("engine")
+        if not engine:
+            raise AnsibleActionFail("stack has no 'engine'; expected a stack's metadata, which names its version")
+        try:
+            profile = self._profile(args)
+        except UnknownProfileError as error:
+            return self._answer(result, args, {"findings": [error.finding.as_dict()], "card": args["gpu"].get("card")})
+        flags_dir = Path(args["flags_dir"] or PROJECT / "stacks" / "flags")
+        try:
+            table = FlagTable.read(flags_dir / f"sglang-{engine}.tsv", engine)
+        except FlagTableError as error:
+            raise AnsibleActionFail(f"{error}. Choose a stack whose engine has a table there, or add one.") from error
+        plan = resolve(
+            profile=profile,
+            engine=engine,
+            flag_table=table,
+            overrides=args["flags"],
+            env_overrides=args["env"],
+            **{name: args[name] for name in PASSED_ON},
+        )
+        return self._answer(result, args, plan)
+
+    @staticmethod
+    def _answer(result: dict[str, Any], args: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+        result.update(changed=False, plan=plan)
+        if args["report"]:
+            return result
+        sentences = {level: [] for level in ("error", "warning", "not checked", "note")}
+        for finding in plan["findings"]:
+            sentences[finding["level"]].append(Finding(**finding).sentence())
+        result["warnings"] = sentences["warning"] + sentences["not checked"]
+        if sentences["error"]:
+            heading = f"profile {args['profile']} gives no plan for card {plan['card']}:"
+            result.update(failed=True, msg="\n".join([heading, *sentences["error"]]))
+        return result
+
+    def _profile(self, args: dict[str, Any]) -> dict[str, Any]:
+        directory = Path(args["profiles_dir"] or PROJECT / "profiles")
+        known = sorted(path.stem for path in directory.glob("*.yml"))
+        if args["profile"] not in known:
+            raise UnknownProfileError(args["profile"], directory, known)
+        profile = yaml.safe_load((directory / f"{args['profile']}.yml").read_text(encoding="utf-8"))
+        if not isinstance(profile, dict):
+            raise AnsibleActionFail(f"{directory / args['profile']}.yml holds {type(profile).__name__}, not a mapping")
+        return profile

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read a stack's data, and find its wheels, on the controller. Documented in library/sglang_stack_info.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.plugins.action import ActionBase
+
+PROJECT = Path(__file__).resolve().parent.parent
+# A controller-side plugin does not see the project's module_utils by itself.
+sys.path.insert(0, str(PROJECT / "module_utils"))
+
+from sglang_pve.lockfile import LockError, stack_id
+from sglang_pve.stack import Stack, StackError, check_meta, require_python
+from sglang_pve.wheelhouse import survey
+
+ARGUMENTS = {
+    "name": {"type": "str", "required": True},
+    "stacks_dir": {"type": "path", "required": True},
+    "python": {"type": "str", "required": True},
+    "wheelhouse_source": {"type": "path"},
+    "wanted": {"type": "list", "elements": "str"},
+    "machine": {"type": "str", "default": "x86_64"},
+}
+
+
+class ActionModule(ActionBase):
+    """One task: files on the controller in, a dictionary out."""
+
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        _, p = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        try:
+            stack = read_stack(Path(p["stacks_dir"]), p["name"], p["python"])
+            result.update(changed=False, stack=stack)
+            if p["wheelhouse_source"]:
+                result["files"] = find_files(stack, Path(p["wheelhouse_source"]), p)
+        except StackError as error:
+            result.update(failed=True, msg=str(error), finding=error.finding.as_dict())
+        except LockError as error:
+            result.update(failed=True, msg=f"{Path(p['stacks_dir']) / p['name'] / 'lock.txt'}: {error}")
+        return result
+
+
+def read_stack(stacks_dir: Path, name: str, python: str) -> dict[str, Any]:
+    """Return the checked data of ``stacks_dir/name`` with name, id, lock and wheels. Raises StackError, LockError."""
+    directory = stacks_dir / name
+    try:
+        meta = yaml.safe_load((directory / "stack.yml").read_text())
+        lock = (directory / "lock.txt").read_text()
+    except OSError as exc:
+        known = sorted(path.parent.name for path in stacks_dir.glob("*/stack.yml"))
+        raise StackError(
+            "stack-unknown",
+            f"stack {name!r}: {exc.filename}: {exc.strerror}",
+            f"one of {', '.join(known) or 'none'} in {stacks_dir}",
+            "Correct sglang_stack or sglang_stacks_dir.",
+        ) from exc
+    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+        seen = f"{directory}: {' '.join(str(exc).split())}"
+        raise StackError("stack-meta", seen, "YAML and text", f"Correct the files in {directory}.") from exc
+    meta = check_meta(meta, str(directory / "stack.yml"))
+    require_python(name, meta["python"], python)
+    # Its properties need no id, and the id needs the installer's version.
+    draft = as_stack({**meta, "name": name, "id": "", "lock": lock})
+    wheels = [locked.requirement for locked in draft.wanted]
+    return {**meta, "name": name, "id": stack_id(lock, python, draft.uv.version), "lock": lock, "wheels": wheels}
+
+
+def as_stack(data: dict[str, Any]) -> Stack:
+    uv = data["uv"]
+    return Stack(data["name"], data["id"], data["lock"], data["engine"], uv["wheel"], uv["sha256"])
+
+
+def find_files(stack: dict[str, Any], directory: Path, p: dict[str, Any]) -> list[dict[str, str]]:
+    """Find the wanted wheels on the controller. Raises StackError, which names each that is missing or altered."""
+    chosen = set(stack["wheels"] if p["wanted"] is None else p["wanted"])
+    wanted = {locked.requirement: locked for locked in as_stack(stack).wanted if locked.requirement in chosen}
+    cure = f"Fill {directory} again from the lock of {stack['name']}, for Python {p['python']}."
+    if chosen - wanted.keys():
+        seen = f"wanted: {', '.join(sorted(chosen - wanted.keys()))}"
+        raise StackError(
+            "wheel-unknown", seen, f"requirements of stack {stack['name']}", "Ask for what the lock names."
+        )
+    try:
+        look = survey(list(wanted.values()), directory, p["python"], p["machine"])
+    except OSError as exc:
+        seen = f"wheelhouse_source {directory}: {exc.strerror}"
+        raise StackError("wheelhouse-missing", seen, "a directory of wheels on the controller", cure) from exc
+    if look.lacking:
+        seen = f"wheelhouse_source {directory} lacks {len(look.lacking)} of {len(wanted)} wheels: {look.lacking_text()}"
+        raise StackError("wheel-lacking", seen, "a file with a SHA-256 of the lock for each", cure)
+    return [
+        {"requirement": requirement, "name": found.path.name, "path": str(found.path), "sha256": found.sha256}
+        for requirement, found in look.found.items()
+    ]

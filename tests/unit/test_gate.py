@@ -1,0 +1,120 @@
+"""The gate against real HTTP servers that are well, late, wrong, or broken in one way each."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from sglang_pve import gate
+
+CHAT = {"choices": [{"message": {"content": "42"}}], "usage": {"completion_tokens": 2}}
+INFO = {"max_total_num_tokens": 1000, "max_running_requests": None, "version": "0.5.11"}
+EFFECTIVE = {**INFO, "internal_states": [{"effective_max_running_requests_per_dp": 64}]}
+
+
+@pytest.fixture
+def serve():
+    """Start a server from {path: (status, body)} and return its base URL; a body may be text."""
+    running = []
+
+    def start(answers):
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                status, body = answers.get(self.path, (404, "no such path"))
+                text = body if isinstance(body, str) else json.dumps(body)
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.do_GET()
+
+            def log_message(self, *_):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        running.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+def chat(**change):
+    return {"/v1/chat/completions": (200, {**CHAT, **change})}
+
+
+def ask(base):
+    return gate.ask(base, "What is 17 + 25?", "42", "m")
+
+
+def test_a_right_answer_passes(serve):
+    assert ask(serve(chat())) == "42"
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (chat(choices=[{"message": {"content": "%%%%"}}]), "wrong answer.*%%%%.*expected it to contain '42'"),
+        (chat(choices=[]), "not the expected shape"),
+        (chat(usage={"completion_tokens": 0}), "no token"),
+        ({"/v1/chat/completions": (500, "Internal Server Error")}, "HTTP 500: Internal"),
+        ({"/v1/chat/completions": (200, "<html>")}, "not the expected shape"),
+    ],
+)
+def test_a_wrong_answer_is_told_in_its_own_words(serve, answers, words):
+    with pytest.raises(gate.GateError, match=words):
+        ask(serve(answers))
+
+
+def test_a_server_that_is_gone_is_told(serve):
+    with pytest.raises(gate.GateError, match="a chat completion failed"):
+        ask("http://127.0.0.1:9")
+
+
+def test_an_answer_in_the_reasoning_part_counts(serve):
+    assert ask(serve(chat(choices=[{"message": {"content": None, "reasoning_content": "it is 42"}}]))) == "it is 42"
+
+
+def test_what_came_of_a_limit_counts_and_not_what_was_asked_for(serve):
+    pools = gate.read_pools(serve({"/server_info": (200, EFFECTIVE)}))
+    assert (pools["max_total_num_tokens"], pools["max_running_requests"]) == (1000, 64)
+    gate.compare_pools(pools, {"max_total_num_tokens": 1000, "max_running_requests": 64, "max_mamba_cache_size": None})
+
+
+def test_pools_that_differ_are_told_with_both(serve):
+    pools = gate.read_pools(serve({"/server_info": (200, {**INFO, "max_running_requests": 48})}))
+    with pytest.raises(gate.GateError, match="max_running_requests: server 48, plan 64"):
+        gate.compare_pools(pools, {"max_total_num_tokens": 1000, "max_running_requests": 64})
+
+
+@pytest.mark.parametrize("answer", [(503, "starting"), (200, "[]"), (200, "nonsense")])
+def test_a_server_info_that_is_none_is_told(serve, answer):
+    with pytest.raises(gate.GateError, match="server_info gave HTTP"):
+        gate.read_pools(serve({"/server_info": answer}))
+
+
+def test_waiting_ends_when_the_server_is_healthy(serve):
+    answers = {"/health": (503, "")}
+    base = serve(answers)
+    threading.Timer(0.3, lambda: answers.update({"/health": (200, "")})).start()
+    gate.wait_until_healthy(base, lambda: "", time.monotonic() + 30, pause_s=0.05)
+    assert gate.healthy(base)
+
+
+def test_waiting_ends_when_the_unit_is_gone_or_time_is_up(serve):
+    base = serve({"/health": (503, "")})
+    with pytest.raises(gate.GateError, match="unit is failed"):
+        gate.wait_until_healthy(base, lambda: "unit is failed", time.monotonic() + 30, pause_s=0.01)
+    with pytest.raises(gate.GateError, match="was not 200 in time"):
+        gate.wait_until_healthy(base, lambda: "", time.monotonic() - 1, pause_s=0.01)
+
+
+def test_a_proxy_of_the_environment_is_not_asked(serve, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert gate.healthy(serve({"/health": (200, "")}))
