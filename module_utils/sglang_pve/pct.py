@@ -238,7 +238,7 @@ def find_failure(status: int, marked: Marked, vmid: str, node: str) -> Failure |
     names = {"vmid": vmid, "node": node}
     if marked.started:
         # Never run again by itself: what the command has done is not known.
-        if status == 255:
+        if status in (0, 255):
             what = "the connection to node {node} dropped while a command ran in container {vmid}"
             cure = "Whether it finished is not known: check the network and the node, then run the play again."
             return Failure("dropped", _sentence(what, "", cure, names), retry=False)
