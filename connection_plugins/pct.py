@@ -143,10 +143,10 @@ class Connection(SshConnection):
                     f" {target.parent} is full, or the login shell of the node prints text. Nothing was left behind."
                 )
             part.replace(target)
-        except AnsibleConnectionFailure as error:
+        except AnsibleConnectionFailure:
             # ssh that cannot write gives up without a word, which looks like a dropped connection.
             if shutil.disk_usage(target.parent).free < FULL:
-                raise AnsibleError(f"could not fetch {in_path}: no space left in {target.parent} here") from error
+                raise AnsibleError(f"could not fetch {in_path}: no space left in {target.parent} here") from None
             raise
         finally:
             part.unlink(missing_ok=True)
