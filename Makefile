@@ -9,6 +9,7 @@ export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 STACK ?= sglang-0.5.11-cu130
 WHEELHOUSE ?= wheelhouse
+CONTAINER_PYTHON ?= 3.12
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
@@ -51,9 +52,14 @@ test: lint molecule unit ## Everything a change must pass
 bench-converge: setup ## Run site.yml twice in the lab and count the remote calls of the second run
 	$(BIN)/python tests/bench/converge.py $(LAB)
 
-wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK; on a connected x86_64 Linux machine
-	$(BIN)/python -m pip download --no-deps --require-hashes --only-binary :all: -r stacks/$(STACK)/lock.txt -d $(WHEELHOUSE)
-	$(BIN)/python -m pip download --no-deps --only-binary :all: --platform manylinux_2_17_x86_64 uv==$$($(BIN)/uv --version | cut -d' ' -f2) -d $(WHEELHOUSE)
+# The container's Python decides which wheels are wanted; the platforms are those of glibc 2.34 and older.
+PLATFORMS := $(foreach n,34 31 28 27 26 25 24 18 17 12 5,manylinux_2_$(n)_x86_64) manylinux2014_x86_64 manylinux2010_x86_64 manylinux1_x86_64
+DOWNLOAD = $(BIN)/python -m pip download --no-deps --require-hashes --only-binary :all: --dest $(WHEELHOUSE) \
+  --python-version $(CONTAINER_PYTHON) --implementation cp $(PLATFORMS:%=--platform %)
+
+wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK for CONTAINER_PYTHON; needs a network, can be run again
+	$(DOWNLOAD) -r stacks/$(STACK)/lock.txt
+	awk '/^uv==/,/[^\\]$$/' requirements/dev.txt > $(VENV)/uv.txt && $(DOWNLOAD) -r $(VENV)/uv.txt
 
 docs: setup ## Write the roles' READMEs from their argument specs
 	$(BIN)/python docs/roles.py

@@ -28,7 +28,11 @@ class ActionModule(ActionBase):
             usable = {server: self._usable(state, server, name) for server, name in target.items()}
         except history.HistoryError as error:
             return {"failed": True, "msg": f"Nothing was touched. {error}"}
-        return {"changed": False, "target": usable}
+        models = {model["path"]: model for model in (manifest["model"] for manifest in usable.values())}
+        copies = [
+            {"source": model["source"], "target": path} for path, model in models.items() if path != model["source"]
+        ]
+        return {"changed": False, "target": usable, "copies": copies}
 
     @staticmethod
     def _target(state, servers, wanted):

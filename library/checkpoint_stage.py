@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stage checkpoints."""
+"""Stage checkpoints, and forget those that nothing serves."""
 
 from __future__ import annotations
 
@@ -11,18 +11,34 @@ description:
   - Copies each checkpoint in one pass that hashes as it copies, and marks it whole at the end; a copy that was killed
     is taken up where it stopped, one that is whole is left alone.
   - Refuses with the sum, before anything is copied, when it cannot fit.
+  - Keeps the list of what is staged at boot.
 options:
+  state:
+    description:
+      - V(present) stages O(models) and adds them to the list.
+      - V(served) reduces the list to what the servers' releases name, and removes the other copies from memory.
+    type: str
+    choices: [present, served]
+    default: present
   models:
     description: C(source) and C(target) of each checkpoint, absolute directories.
     type: list
     elements: dict
-    required: true
+    default: []
     suboptions:
       source: {description: The durable directory., type: path, required: true}
       target: {description: The copy., type: path, required: true}
+  config:
+    description: The list that the staging of the next boot reads.
+    type: path
+    default: /etc/sglang/models.json
+  root:
+    description: Where releases and servers are.
+    type: path
+    default: /opt/sglang
 attributes:
-  check_mode: {support: full, description: Says which checkpoints would be copied.}
-  diff_mode: {support: none, description: A copy is whole or it is made.}
+  check_mode: {support: full, description: Says which checkpoints would be copied or removed.}
+  diff_mode: {support: full, description: Shows the list before and after.}
 author: [sglang-pve]
 """
 
@@ -30,11 +46,20 @@ EXAMPLES = r"""
 - name: Stage the checkpoint
   checkpoint_stage:
     models: [{source: /models/Qwen3.6-27B, target: /dev/shm/sglang/Qwen3.6-27B-1f0c2d3e}]
+
+- name: Free the memory of those that nothing serves any more
+  checkpoint_stage:
+    state: served
 """
 
 RETURN = r"""
 staged:
   description: Targets that were, or in check mode would be, copied.
+  returned: always
+  type: list
+  elements: str
+removed:
+  description: Targets that were, or in check mode would be, removed.
   returned: always
   type: list
   elements: str
@@ -48,35 +73,60 @@ log:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_pve import fleet, staging
+from ansible.module_utils.sglang_pve.server import write_atomic
 from ansible.module_utils.sglang_pve.staged import StagingError
-from ansible.module_utils.sglang_pve.staging import Model, stage, verify
 
 
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
+            "state": {"type": "str", "choices": ["present", "served"], "default": "present"},
             "models": {
                 "type": "list",
                 "elements": "dict",
-                "required": True,
+                "default": [],
                 "options": {
                     "source": {"type": "path", "required": True},
                     "target": {"type": "path", "required": True},
                 },
-            }
+            },
+            "config": {"type": "path", "default": "/etc/sglang/models.json"},
+            "root": {"type": "path", "default": "/opt/sglang"},
         },
         supports_check_mode=True,
     )
-    models = [Model(Path(item["source"]), Path(item["target"])) for item in module.params["models"]]
-    log = []
+    config, dry_run = Path(module.params["config"]), module.check_mode
+    known = fleet.read_models(config)
+    wanted, removed = fleet.models_to_stage(module.params["models"], known), []
+    if module.params["state"] == "served":
+        wanted = fleet.served_models(Path(module.params["root"]), known)
+        removed = [item["target"] for item in known if item not in wanted]
+    models = [staging.Model(Path(item["source"]), Path(item["target"])) for item in module.params["models"]]
+    before, after, log = fleet.models_text(known), fleet.models_text(wanted), []
+    differs = before != after or not config.exists()
     try:
-        if module.check_mode:
-            changed = [model for model in models if verify(model.target, model.source)]
+        if differs and not dry_run:
+            write_atomic(config, after)
+        if dry_run:
+            changed = [model for model in models if staging.verify(model.target, model.source)]
         else:
-            changed = stage(models, log.append)
+            changed = staging.stage(models, log.append)
+            for target in removed:
+                log += [
+                    f"{Path(target) / name}: not ours, it stays" for name in staging.unstage(Path(target), log.append)
+                ]
     except (StagingError, OSError) as error:
         module.fail_json(msg=str(error), log=log)
-    module.exit_json(changed=bool(changed), staged=[str(model.target) for model in changed], log=log)
+    module.exit_json(
+        changed=bool(changed or removed or differs),
+        staged=[str(model.target) for model in changed],
+        removed=removed,
+        log=log,
+        diff={"before_header": str(config), "after_header": str(config), "before": before, "after": after}
+        if differs
+        else {},
+    )
 
 
 if __name__ == "__main__":

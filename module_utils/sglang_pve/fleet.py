@@ -46,6 +46,33 @@ def read_models(config: Path) -> list[dict[str, str]]:
         return []
 
 
+def models_text(models: Iterable[Mapping[str, str]]) -> str:
+    """The file that the staging of the next boot reads."""
+    rows = sorted(
+        ({"source": item["source"], "target": item["target"]} for item in models), key=lambda row: row["target"]
+    )
+    return json.dumps({"schema": SCHEMA, "models": rows}, indent=1) + "\n"
+
+
+def models_to_stage(new: Iterable[Mapping[str, str]], known: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Known and new checkpoints; a new source takes the place of a known one with the same target."""
+    return list({item["target"]: dict(item) for item in (*known, *new)}.values())
+
+
+def served_models(root: Path, known: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+    """Those of the known checkpoints that a server's release names; all of them while a release cannot be read."""
+    served = set()
+    for directory in (root / "servers").glob("gpu*"):
+        name = release.linked(directory)
+        if name is None:
+            continue
+        try:
+            served.add(release.load(root / "releases" / name)["model"]["path"])
+        except release.ReleaseError:
+            return list(known)
+    return [item for item in known if item["target"] in served]
+
+
 def base_url(parameters: Mapping[str, str]) -> str:
     """Where a server is asked from inside its container; empty without parameters."""
     address = parameters.get("host", "")
