@@ -29,7 +29,7 @@ options:
     type: int
     required: true
   timeout:
-    description: Seconds to wait for C(/health).
+    description: Seconds that stopping the old and starting the new process may take together.
     type: int
     default: 1800
   pools:
@@ -104,12 +104,15 @@ class Unit:
 def prove(wanted, item):
     unit = Unit(item)
     base = fleet.base_url({"host": wanted["host"], "port": str(wanted["port"])})
-    gate.wait_until_healthy(base, unit.gone, time.monotonic() + wanted["timeout"])
-    running = server.process_environment(int(unit.state().get("main_pid") or 0)).get("SGLANG_PVE_RELEASE")
-    if running != wanted["release"]:
-        raise gate.GateError(
-            f"{base} is healthy, but {item.unit} runs release {running or 'none'}, expected {wanted['release']}"
-        )
+
+    def not_ready():
+        # While the old release drains, its process may still answer.
+        running = server.process_environment(int(unit.state().get("main_pid") or 0)).get("SGLANG_PVE_RELEASE")
+        if running != wanted["release"]:
+            return f"{item.unit} did not run release {wanted['release']} but {running or 'nothing'}"
+        return "" if gate.healthy(base) else f"{base}/health was not 200"
+
+    gate.wait_until_ready(not_ready, unit.gone, time.monotonic() + wanted["timeout"])
     gate.ask(base, wanted["question"], wanted["answer"], wanted["model"])
     pools = gate.read_pools(base)
     gate.compare_pools(pools, wanted["pools"])

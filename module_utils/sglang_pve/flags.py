@@ -248,6 +248,7 @@ PARALLEL_SIZES = (
     "moe-data-parallel-size",
     "nnodes",
 )
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OWNED_ENV = {
     "CUDA_VISIBLE_DEVICES": "every server's unit gives its own card",
     "SGLANG_PVE_RELEASE": "it names the release that runs",
@@ -280,4 +281,6 @@ def refused(flags: Mapping[str, Any], env: Mapping[str, Any]) -> list[Finding]:
         refuse(
             "env-owned", name, "set among the inventory's variables", f"it not there: {OWNED_ENV[name]}", "Remove it."
         )
+    for name in sorted(name for name in env if not ENV_NAME.fullmatch(str(name))):
+        refuse("env-name", str(name), "no name that a shell can export", "letters, digits and _", "Correct its name.")
     return found

@@ -42,14 +42,22 @@ def healthy(base: str, timeout_s: float = 25) -> bool:
         return False
 
 
-def wait_until_healthy(base: str, alive: Callable[[], str], deadline: float, pause_s: float = 1.0) -> None:
-    """Wait for /health until ``deadline`` (time.monotonic); ``alive`` returns "" or why waiting is in vain."""
-    while not healthy(base):
-        gone = alive()
-        if gone:
-            raise GateError(gone)
+def wait_until_ready(
+    not_ready: Callable[[], str], gone: Callable[[], str], deadline: float, pause_s: float = 1.0
+) -> None:
+    """Wait until ``not_ready`` returns "", until ``deadline`` (time.monotonic) at most.
+
+    It returns why the server is not ready yet; ``gone`` returns why waiting is in vain, or "".
+    """
+    while True:
+        why = not_ready()
+        if not why:
+            return
+        vain = gone()
+        if vain:
+            raise GateError(vain)
         if time.monotonic() > deadline:
-            raise GateError(f"{base}/health was not 200 in time; the last lines of its journal say how far it came")
+            raise GateError(f"{why} in time; the last lines of its journal say how far it came")
         time.sleep(pause_s)
 
 

@@ -19,14 +19,15 @@ def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> 
 
     ``state`` is what fleet.read returned. ``servers`` are those selected: {"host" (inventory name), "name" (gpu3),
     "index", "port", "nccl_port", "stack"}. ``needs``: {"disk_free_min_gib", "server_memory_gib", "stack_disk_gib",
-    "stack_id", "driver_min", "staged_bytes" (of checkpoints to be copied into memory)}.
+    "stack_id", "driver_min", "staged_bytes" (of checkpoints to be copied into memory), "servers" (how many the
+    container has, selected or not)}.
     """
     return [
         *_inventory(servers),
         *_gpus(state["gpus"], servers, needs),
         *_ports(state["host"]["listeners"], servers),
         *_disk(state, needs),
-        *_memory(state["host"]["memory"], state, servers, needs),
+        *_memory(state["host"]["memory"], needs),
         *_system(state["host"]),
         *_state_on_disk(state),
     ]
@@ -138,17 +139,18 @@ def _disk(state: State, needs: Mapping[str, Any]) -> Iterable[Finding]:
             )
 
 
-def _memory(memory: State, state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> Iterable[Finding]:
+def _memory(memory: State, needs: Mapping[str, Any]) -> Iterable[Finding]:
     limit = min(value for value in (memory["limit_bytes"], memory["total_bytes"]) if value)
     # tmpfs is charged to the container, so a staged checkpoint and the servers share one limit.
-    wanted = int(needs["staged_bytes"]) + len(servers) * float(needs["server_memory_gib"]) * GIB
+    count = int(needs["servers"])
+    wanted = int(needs["staged_bytes"]) + count * float(needs["server_memory_gib"]) * GIB
     if wanted > limit:
         yield Finding(
             "memory-too-small",
             "error",
             f"the container may use {limit / GIB:.1f} GiB",
             f"{wanted / GIB:.1f} GiB: {int(needs['staged_bytes']) / GIB:.1f} of staged checkpoints and "
-            f"{len(servers)} servers of {float(needs['server_memory_gib']):g} GiB",
+            f"{count} servers of {float(needs['server_memory_gib']):g} GiB",
             "raise the container's memory (pct set VMID --memory MIB), or serve from disk (sglang_model_stage: false)",
         )
 

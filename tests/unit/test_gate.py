@@ -99,20 +99,24 @@ def test_a_server_info_that_is_none_is_told(serve, answer):
         gate.read_pools(serve({"/server_info": answer}))
 
 
+def not_ready(base):
+    return lambda: "" if gate.healthy(base) else f"{base}/health was not 200"
+
+
 def test_waiting_ends_when_the_server_is_healthy(serve):
     answers = {"/health": (503, "")}
     base = serve(answers)
     threading.Timer(0.3, lambda: answers.update({"/health": (200, "")})).start()
-    gate.wait_until_healthy(base, lambda: "", time.monotonic() + 30, pause_s=0.05)
+    gate.wait_until_ready(not_ready(base), lambda: "", time.monotonic() + 30, pause_s=0.05)
     assert gate.healthy(base)
 
 
 def test_waiting_ends_when_the_unit_is_gone_or_time_is_up(serve):
     base = serve({"/health": (503, "")})
     with pytest.raises(gate.GateError, match="unit is failed"):
-        gate.wait_until_healthy(base, lambda: "unit is failed", time.monotonic() + 30, pause_s=0.01)
+        gate.wait_until_ready(not_ready(base), lambda: "unit is failed", time.monotonic() + 30, pause_s=0.01)
     with pytest.raises(gate.GateError, match="was not 200 in time"):
-        gate.wait_until_healthy(base, lambda: "", time.monotonic() - 1, pause_s=0.01)
+        gate.wait_until_ready(not_ready(base), lambda: "", time.monotonic() - 1, pause_s=0.01)
 
 
 def test_a_proxy_of_the_environment_is_not_asked(serve, monkeypatch):

@@ -51,6 +51,7 @@ NEEDS = {
     "disk_free_min_gib": 5,
     "server_memory_gib": 6,
     "staged_bytes": 52 * GIB,
+    "servers": 2,
 }
 
 
