@@ -132,6 +132,12 @@ def test_environment_of_the_unit_is_refused():
     assert (finding.id, finding.where) == ("env-owned", "CUDA_VISIBLE_DEVICES")
 
 
+@pytest.mark.parametrize("name", ["A B", "1ST", "A;reboot", "", "Ü"])
+def test_a_name_that_a_shell_cannot_export_is_refused(name):
+    (finding,) = refused({}, {name: "x"})
+    assert (finding.id, finding.where) == ("env-name", name)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
