@@ -1,0 +1,112 @@
+"""One lock per container for whatever changes its state: who holds it, since when, and when it runs out.
+
+It lies in /run, so a restart of the container ends it, and its times are seconds since boot, so that a clock that is
+set back or forward neither keeps nor breaks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import getpass
+import json
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+Owner = Mapping[str, Any]  # user, host, pid, started (of that pid), doing
+
+
+class LockHeldError(Exception):
+    """Somebody else holds the lock; ``holder`` is the lock as it stands."""
+
+    def __init__(self, holder: dict[str, Any], left_s: float) -> None:
+        owner = holder["owner"]
+        held_s = _now() - holder["taken"]
+        super().__init__(
+            f"{owner['user']}@{owner['host']} (pid {owner['pid']}, {owner['doing']}) has been changing this container "
+            f"for {held_s / 60:.0f} minutes; its lock runs out in {left_s / 60:.0f} minutes"
+        )
+        self.holder = holder
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@contextlib.contextmanager
+def _guard(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.guard").open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The lock as it stands, run out or not; None when there is none or what is there is no lock."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return dict(found) if found["schema"] == SCHEMA and found["owner"] and float(found["expires"]) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def take(path: Path, owner: Owner, ttl_s: float, over: Owner | None = None) -> dict[str, Any] | None:
+    """Take or renew the lock for ``ttl_s`` seconds.
+
+    Returns the lock of another owner that was taken over: one that had run out, or that of ``over``, whom the caller
+    knows to be dead. None otherwise. Raises LockHeldError.
+    """
+    with _guard(path):
+        now, found = _now(), read(path)
+        mine = found is not None and found["owner"] == dict(owner)
+        if found is not None and not mine and found["owner"] != (dict(over) if over else None):
+            left = found["expires"] - now
+            if left > 0:
+                raise LockHeldError(found, left)
+        taken = found["taken"] if found is not None and mine else now
+        content = {"schema": SCHEMA, "owner": dict(owner), "taken": taken, "expires": now + ttl_s}
+        unfinished = path.with_name(f".{path.name}.new")
+        unfinished.write_text(json.dumps(content), encoding="utf-8")
+        unfinished.replace(path)
+        return None if mine else found
+
+
+def release(path: Path, owner: Owner) -> bool:
+    """Give the lock back and return whether it was this owner's; that of another is left alone."""
+    with _guard(path):
+        found = read(path)
+        if found is None or found["owner"] != dict(owner):
+            return False
+        path.unlink()
+        return True
+
+
+def process_started(pid: int) -> str:
+    """When a process of this machine was started, in clock ticks since boot; empty when there is none.
+
+    A pid alone may have been given to another process since.
+    """
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def is_dead(owner: Owner, this_host: str) -> bool:
+    """True only when ``owner`` is a process of this machine that is gone."""
+    return bool(owner["host"] == this_host and process_started(int(owner["pid"])) != owner["started"])
+
+
+def owner_of(pid: int, doing: str) -> dict[str, Any]:
+    """The owner that process ``pid`` of this machine is, for what it is ``doing`` (a playbook's name)."""
+    return {
+        "user": getpass.getuser(),
+        "host": socket.gethostname(),
+        "pid": pid,
+        "started": process_started(pid),
+        "doing": doing,
+    }
