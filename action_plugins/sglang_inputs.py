@@ -48,7 +48,8 @@ class ActionModule(ActionBase):
 
     def _wrong(self, args, task_vars):
         extra = load_extra_vars(self._loader)
-        for name in EXTRA_VARS_ONLY:
+        # What all servers have in common is said once, by the leader.
+        for name in EXTRA_VARS_ONLY if args["peers"][0] == task_vars["inventory_hostname"] else ():
             if name in task_vars and name not in extra:
                 yield f"{name} stands in the inventory, where it has no effect. Give it with -e {name}=VALUE."
         if args["node"] not in task_vars["hostvars"]:

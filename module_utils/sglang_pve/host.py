@@ -249,7 +249,8 @@ def parse_unit(text: str) -> str | None:
 
 def command_line(pid: int, proc: Path = PROC) -> str:
     """A process's command line in 200 characters; what follows an option named after a secret is masked."""
-    raw = _read(proc / str(pid) / "cmdline").replace("\0", " ").strip() or _read(proc / str(pid) / "comm").strip()
+    raw = _read(proc / str(pid) / "cmdline").replace("\0", " ").strip() or _read(proc / str(pid) / "comm")
+    raw = " ".join(raw.split())
     return re.sub(r"(?i)(--?[\w-]*(?:key|token|password|secret)[\w-]*[= ])\S+", r"\1***", raw)[:200]
 
 
