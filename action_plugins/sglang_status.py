@@ -18,7 +18,8 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Arguments: containers, the variables of each container's leader; json, a file to write."""
+    """Arguments: containers, the variables of each container's leader; unreachable, leaders of the others; json, a file
+    to write, or - to print JSON in place of the table."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -30,7 +31,18 @@ class ActionModule(ActionBase):
             for container in self._task.args["containers"]
             for row in report.fleet_rows(container["_preflight_inputs"]["names"], container["_status"]["state"])
         ]
-        display.display(report.fleet_table(rows, colour=sys.stdout.isatty()))
-        if self._task.args.get("json"):
-            Path(self._task.args["json"]).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        return {"changed": False, "rows": rows}
+        colour = sys.stdout.isatty()
+        word, sentences = report.verdict(rows)
+        unreachable = self._task.args.get("unreachable", [])
+        sentences += [f"{leader}: its container could not be read" for leader in unreachable]
+        if unreachable and word == "ready":
+            word = "degraded"
+        answer = {"verdict": word, "said": sentences, "servers": rows}
+        if self._task.args.get("json") == "-":
+            display.display(json.dumps(answer, indent=1))
+        else:
+            display.display(report.fleet_table(rows, colour))
+            display.display(f"{report.paint(word, word, colour)}: " + "; ".join(sentences))
+        if self._task.args.get("json", "-") not in ("", "-"):
+            Path(self._task.args["json"]).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        return {"changed": False, **answer}

@@ -24,7 +24,7 @@ def readme(role: str, specs: dict) -> str:
             continue
         rows = ["| variable | type | default | what it means |", "|---|---|---|---|"]
         for name, option in options.items():
-            default = "required" if option.get("required") else f"`{option['default']}`"
+            default = "required" if option.get("required") else f"`{option['default']}`" if "default" in option else "-"
             rows.append(f"| `{name}` | {option['type']} | {cell(default)} | {cell(option['description'])} |")
         parts.append("\n".join(rows))
     parts.append("Written by `make docs` from `meta/argument_specs.yml`.")

@@ -17,7 +17,7 @@ def call(url: str, body: dict | None = None) -> dict:
 
 
 def main() -> int:
-    rows = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    rows = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["servers"]
     ready = 0
     for row in rows:
         base = f"http://{row['listen']}:{row['port']}"

@@ -10,6 +10,8 @@ short_description: Bring the server of one GPU to a release, or take it away
 description:
   - Writes the server's parameters, its unit's drop-in and the link that names its release, and restarts its unit when
     what runs is not what is wanted. Does not wait; M(sglang_gate) does.
+  - With O(state=stopped) the server lets running requests finish within its unit's C(TimeoutStopSec) and stops; it
+    keeps its link, and the next boot starts it again.
   - With O(state=absent) the server is stopped and disabled and its link removed; releases stay.
   - Ends no process but through the server's own unit.
 options:
@@ -20,7 +22,7 @@ options:
   state:
     description: Whether the server is to run.
     type: str
-    choices: [present, absent]
+    choices: [present, stopped, absent]
     default: present
   release:
     description: Id of the release. Required when present.
@@ -96,7 +98,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "index": {"type": "int", "required": True},
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "stopped", "absent"], "default": "present"},
             "release": {"type": "str"},
             "parameters": {"type": "dict", "default": {}},
             "argv": {"type": "list", "elements": "str", "default": []},
@@ -112,7 +114,12 @@ def main() -> None:
     previous = {"release": seen["release"], "parameters": seen["parameters"]}
     before = _described(seen["release"], seen["parameters"], _argv_on_disk(item, seen["release"]))
     try:
-        if wanted["state"] == "absent":
+        if wanted["state"] == "stopped":
+            why = [f"{item.unit} is to be stopped"] if server.is_running(seen) else []
+            after = before
+            if why and not module.check_mode:
+                server.stop(item)
+        elif wanted["state"] == "absent":
             present = item.directory.exists() or server.is_running(seen) or unit.get("enabled") == "enabled"
             why = [f"{item.unit} is not wanted any more"] if present else []
             after = ""

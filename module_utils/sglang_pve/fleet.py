@@ -93,14 +93,15 @@ def _ask(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_servers(root: Path, systemd: Path, indexes: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Every server by name: link, parameters, unit, what runs, whether it is healthy, and the pools it reports."""
+    """Every server by name: link, parameters, unit, loan, what runs, whether it is healthy, and its pools."""
     servers = [server.Server(index, root, systemd) for index in indexes]
     units = host.unit_states([item.unit for item in servers])
     seen = {}
     for item in servers:
         unit = units.get(item.unit, {})
         environ = server.process_environment(int(unit.get("main_pid") or 0))
-        seen[item.name] = {"index": item.index, **server.observe(item, unit, environ)}
+        loan = server.read_loan(item)
+        seen[item.name] = {"index": item.index, "lent": loan, **server.observe(item, unit, environ)}
     with ThreadPoolExecutor(max_workers=max(len(seen), 1)) as pool:
         for name, answer in zip(seen, pool.map(_ask, seen.values())):
             seen[name].update(answer)

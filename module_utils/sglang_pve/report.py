@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .findings import Finding, worst_first
 
-COLOURS = {"error": "31", "failed": "31", "down": "31", "warning": "33", "starting": "33", "ready": "32", "ok": "32"}
+# A dash stands for a number that is not known.
+NUMBER = re.compile(r"[0-9][0-9,]*|-")
+RED, YELLOW, GREEN = "31", "33", "32"
+COLOURS = {
+    **dict.fromkeys(("error", "failed", "down"), RED),
+    **dict.fromkeys(("warning", "starting", "busy", "degraded", "lent"), YELLOW),
+    **dict.fromkeys(("ready", "ok"), GREEN),
+}
 
 
 def paint(text: str, word: str, colour: bool) -> str:
@@ -20,9 +28,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], colour: bool = F
     cells = [[str(cell) for cell in row] for row in rows]
     columns = range(len(header))
     widths = [max(len(row[column]) for row in [list(header), *cells]) for column in columns]
-    numeric = [
-        bool(cells) and all(row[column].replace(",", "").isdigit() for row in cells) for column in range(len(header))
-    ]
+    numeric = [bool(cells) and all(NUMBER.fullmatch(row[column]) for row in cells) for column in columns]
 
     def line(row: Sequence[str], painted: bool) -> str:
         padded = [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(row, widths, numeric)]
@@ -33,7 +39,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], colour: bool = F
 
 
 def server_state(seen: Mapping[str, Any]) -> str:
-    """ready, starting, failed or down: one word for a server as fleet.read returned it."""
+    """ready, busy (it runs and did not answer in time), starting, failed, lent or down."""
     unit = seen["unit"]
     if unit.get("active") == "failed" or unit.get("sub") == "auto-restart":
         return "failed"
@@ -41,57 +47,96 @@ def server_state(seen: Mapping[str, Any]) -> str:
         return "starting"
     if unit.get("active") == "active":
         return "ready" if seen.get("healthy") else "busy"
-    return "down"
+    return "lent" if seen.get("lent") else "down"
 
 
 def fleet_rows(host_names: Mapping[str, str], state: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row a server: server (its inventory name), gpu, listen, port, release, state, running_limit, kv_tokens.
+    """One row a server, with ROW_KEYS; what is not known is None, sizes are MiB and tokens.
 
     ``host_names`` maps gpu3 to ct200-gpu3. A server that the inventory does not know is shown, and one that is missing.
     """
+    cards = {card["uuid"]: card for card in state["gpus"]["gpus"]}
+    verified = state["history"]["line"][-1] if state["history"]["line"] else {}
     rows: list[dict[str, Any]] = []
     for name in sorted({*host_names, *state["servers"]}, key=lambda name: int(name[3:])):
-        row = dict.fromkeys(COLUMNS)
-        row.update(server=host_names.get(name, f"{name} (not in the inventory)"), gpu=int(name[3:]), state="down")
+        row: dict[str, Any] = dict.fromkeys(ROW_KEYS)
+        row.update(server=host_names.get(name, name), gpu=int(name[3:]), state="down", verified=verified.get(name))
+        row["in_inventory"] = name in host_names
         rows.append(row)
         seen = state["servers"].get(name)
         if seen is None:
             continue
-        pools = seen.get("pools") or {}
-        running, linked = seen.get("running_release"), seen.get("release")
+        parameters, pools, unit = seen["parameters"], seen.get("pools") or {}, seen["unit"]
         row.update(
-            listen=seen["parameters"].get("host"),
-            port=int(seen["parameters"].get("port", 0)) or None,
-            release=f"{running} (link {linked})" if running and running != linked else running or linked,
+            listen=parameters.get("host"),
+            port=int(parameters.get("port", 0)) or None,
+            release=seen.get("running_release") or seen.get("release"),
+            link=seen.get("release"),
             state=server_state(seen),
+            pid=unit.get("main_pid") or None,
+            since=unit.get("since"),
+            restarts=unit.get("restarts"),
+            gpu_mib=cards.get(parameters.get("gpu_uuid"), {}).get("memory_used_mib"),
             running_limit=pools.get("max_running_requests"),
             kv_tokens=pools.get("max_total_num_tokens"),
+            lent=seen.get("lent"),
         )
     return rows
 
 
-# Key of a row to its heading.
-COLUMNS = {
-    "server": "SERVER",
-    "gpu": "GPU",
-    "listen": "LISTEN",
-    "port": "PORT",
-    "release": "RELEASE",
-    "state": "STATE",
-    "running_limit": "RUNNING LIMIT",
-    "kv_tokens": "KV TOKENS",
-}
+ROW_KEYS = (
+    *("server", "gpu", "in_inventory", "listen", "port", "release", "link", "verified", "state", "pid", "since"),
+    *("restarts", "gpu_mib", "running_limit", "kv_tokens", "lent"),
+)
+HEADER = ("SERVER", "GPU", "ADDRESS", "RELEASE", "STATE", "SINCE", "RESTARTS", "GPU MIB", "RUNNING LIMIT", "KV TOKENS")
 
 
 def fleet_table(rows: Sequence[Mapping[str, Any]], colour: bool = False) -> str:
     """The rows of ``fleet_rows`` as a table; what is not known is a dash."""
 
-    def cell(key: str, value: Any) -> str:
-        if value is None:
-            return "-"
-        return f"{value:,}" if key == "kv_tokens" else str(value)
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        values = [
+            row["server"],
+            row["gpu"],
+            f"{row['listen']}:{row['port']}" if row["listen"] else None,
+            row["release"],
+            row["state"],
+            str(row["since"]).replace("T", " ")[:19] if row["since"] else None,
+            row["restarts"],
+            *(f"{row[key]:,}" if row[key] is not None else None for key in ("gpu_mib", "running_limit", "kv_tokens")),
+        ]
+        return ["-" if value is None else str(value) for value in values]
 
-    return table(list(COLUMNS.values()), [[cell(key, row[key]) for key in COLUMNS] for row in rows], colour)
+    return table(HEADER, [cells(row) for row in rows], colour)
+
+
+def verdict(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """ready, degraded or down for a whole fleet, and why, one sentence each.
+
+    Down: no server that the inventory wants is ready. A lent one is not wanted as long as it is lent.
+    """
+    said = [
+        f"{row['server']} is lent to {row['lent']['who'] or 'somebody'} since {row['lent']['since']}"
+        + (f": {row['lent']['reason']}" if row["lent"]["reason"] else "")
+        for row in rows
+        if row["lent"]
+    ]
+    wrong = [f"{row['server']} is not in the inventory" for row in rows if not row["in_inventory"]]
+    wanted = [row for row in rows if row["in_inventory"] and not row["lent"]]
+    wrong += [f"{row['server']} is {row['state']}" for row in wanted if row["state"] != "ready"]
+    for row in wanted:
+        if row["release"] and row["link"] != row["release"]:
+            wrong.append(f"{row['server']} runs {row['release']}, its link names {row['link']}: a switch was cut short")
+        elif row["release"] and row["release"] != row["verified"]:
+            wrong.append(
+                f"{row['server']} runs {row['release']}, last verified was {row['verified'] or 'nothing'}: "
+                "a deployment did not finish"
+            )
+    ready = sum(row["state"] == "ready" for row in wanted)
+    word = "degraded" if wrong else "ready"
+    if wanted and not ready:
+        word = "down"
+    return word, [f"{ready} of {len(wanted)} servers are ready", *wrong, *said]
 
 
 def findings_table(findings: Sequence[Finding], colour: bool = False) -> str:

@@ -6,6 +6,7 @@ in the release, in ``server.env`` (this card's UUID, port, ...) or in the drop-i
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from typing import Any
 from .release import linked
 
 PREFIX = "SGLANG_PVE_"
+LENT = Path("/var/lib/sglang/lent")
 ERROR = re.compile(r"\b\w*(Error|Exception)\b(?!s)[:(]|\berror: |CRITICAL|not staged completely")
 
 
@@ -67,6 +69,22 @@ def read_parameters(text: str) -> dict[str, str]:
         if key.startswith(PREFIX):
             found[key[len(PREFIX) :].lower()] = "".join(shlex.split(value))
     return found
+
+
+def read_loan(server: Server, directory: Path = LENT) -> dict[str, Any] | None:
+    """Who has this server's card, since when and why: {"who", "since", "reason"}; None while it is not lent.
+
+    The unit has a condition on this file, so a boot does not start the server either.
+    """
+    try:
+        text = (directory / server.name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        loan = json.loads(text)
+        return {key: str(loan.get(key, "")) for key in ("who", "since", "reason")}
+    except (ValueError, AttributeError):
+        return {"who": "", "since": "", "reason": "the note cannot be read"}
 
 
 def _read(path: Path) -> str:
@@ -191,6 +209,11 @@ def start(server: Server) -> None:
     systemctl("enable", "--quiet", server.unit)
     _forget_failures(server)
     systemctl("restart", "--no-block", server.unit)
+
+
+def stop(server: Server) -> None:
+    """Stop without forgetting anything: running requests get TimeoutStopSec, and the next boot starts it again."""
+    systemctl("stop", server.unit)
 
 
 def remove(server: Server) -> None:

@@ -1,32 +1,43 @@
 """Tables are for people: aligned, plain when piped, and they say what is missing."""
 
+import pytest
 from sglang_pve import report
 from sglang_pve.findings import Finding
 
-UNIT = {"active": "active", "sub": "running", "main_pid": 1}
+UNIT = {"active": "active", "sub": "running", "main_pid": 1, "since": "2026-12-01T04:59:08+00:00", "restarts": 0}
+NAMES = {"gpu0": "ct200-gpu0", "gpu10": "ct200-gpu10"}
 
 
 def seen(**change):
     return {
-        "parameters": {"host": "10.0.0.2", "port": "30000"},
+        "parameters": {"host": "10.0.0.2", "port": "30000", "gpu_uuid": "GPU-1"},
         "release": "a",
         "running_release": "a",
         "unit": UNIT,
         "healthy": True,
+        "lent": None,
         "pools": {"max_total_num_tokens": 865586, "max_running_requests": 256},
         **change,
     }
 
 
-def rows(**servers):
-    names = {"gpu0": "ct200-gpu0", "gpu10": "ct200-gpu10"}
-    return {row["gpu"]: row for row in report.fleet_rows(names, {"servers": servers})}
+def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), **servers):
+    state = {
+        "servers": servers,
+        "gpus": {"gpus": [{"uuid": "GPU-1", "memory_used_mib": 94868}]},
+        "history": {"line": [dict(verified)] if verified else []},
+    }
+    return report.fleet_rows(names, state)
 
 
 def test_a_fleet_is_shown_in_the_order_of_its_cards_with_what_is_missing():
     found = rows(gpu10=seen(), gpu2=seen())
-    assert [row["server"] for row in found.values()] == ["ct200-gpu0", "gpu2 (not in the inventory)", "ct200-gpu10"]
-    assert (found[0]["state"], found[0]["release"], found[10]["state"]) == ("down", None, "ready")
+    assert [(row["server"], row["in_inventory"], row["state"]) for row in found] == [
+        ("ct200-gpu0", True, "down"),
+        ("gpu2", False, "ready"),
+        ("ct200-gpu10", True, "ready"),
+    ]
+    assert (found[0]["release"], found[0]["gpu_mib"], found[2]["gpu_mib"]) == (None, None, 94868)
 
 
 def test_states_have_one_word():
@@ -34,30 +45,60 @@ def test_states_have_one_word():
     again = seen(unit={"active": "activating", "sub": "auto-restart"})
     starting = seen(unit={"active": "activating", "sub": "start-post"})
     stopped = seen(unit={"active": "inactive"})
-    states = [report.server_state(one) for one in (seen(), seen(healthy=False), failed, again, starting, stopped)]
-    assert states == ["ready", "busy", "failed", "failed", "starting", "down"]
+    lent = seen(unit={"active": "inactive"}, lent={"who": "ada", "since": "", "reason": ""})
+    states = [report.server_state(one) for one in (seen(), seen(healthy=False), failed, again, starting, stopped, lent)]
+    assert states == ["ready", "busy", "failed", "failed", "starting", "down", "lent"]
 
 
-def test_a_switch_that_was_killed_shows_both_releases():
-    assert rows(gpu0=seen(release="b"))[0]["release"] == "a (link b)"
+LOAN = {"who": "ada", "since": "2026-12-01T05:00:00Z", "reason": "training"}
+STOPPED = {"unit": {"active": "inactive"}, "healthy": False, "running_release": None}
+
+
+@pytest.mark.parametrize(
+    ("servers", "verified", "word", "said"),
+    [
+        ({"gpu0": seen(), "gpu10": seen()}, {"gpu0": "a", "gpu10": "a"}, "ready", []),
+        ({"gpu0": seen()}, {"gpu0": "a"}, "degraded", ["ct200-gpu10 is down"]),
+        ({"gpu0": seen(), "gpu10": seen(**STOPPED)}, {"gpu0": "a", "gpu10": "a"}, "degraded", ["ct200-gpu10 is down"]),
+        ({"gpu0": seen(**STOPPED), "gpu10": seen(**STOPPED)}, {"gpu0": "a", "gpu10": "a"}, "down", ["0 of 2"]),
+        ({}, {}, "down", ["ct200-gpu0 is down"]),
+        (
+            {"gpu0": seen(release="b", running_release="b"), "gpu10": seen()},
+            {"gpu0": "a", "gpu10": "a"},
+            "degraded",
+            ["ct200-gpu0 runs b, last verified was a: a deployment did not finish"],
+        ),
+        (
+            {"gpu0": seen(release="b"), "gpu10": seen()},
+            {"gpu0": "a", "gpu10": "a"},
+            "degraded",
+            ["ct200-gpu0 runs a, its link names b: a switch was cut short"],
+        ),
+        (
+            {"gpu0": seen(), "gpu10": seen(), "gpu2": seen()},
+            {"gpu0": "a", "gpu10": "a"},
+            "degraded",
+            ["gpu2 is not in the inventory"],
+        ),
+        (
+            {"gpu0": seen(), "gpu10": seen(**STOPPED, lent=LOAN)},
+            {"gpu0": "a", "gpu10": "a"},
+            "ready",
+            ["1 of 1", "ct200-gpu10 is lent to ada since 2026-12-01T05:00:00Z: training"],
+        ),
+    ],
+)
+def test_a_fleet_has_one_verdict_and_says_why(servers, verified, word, said):
+    found, sentences = report.verdict(rows(verified=verified.items(), **servers))
+    assert found == word
+    assert [text for text in said if text not in "; ".join(sentences)] == []
 
 
 def test_the_table_is_aligned_and_plain():
-    lines = report.fleet_table(list(rows(gpu0=seen()).values())).splitlines()
-    assert lines[0].split() == [
-        "SERVER",
-        "GPU",
-        "LISTEN",
-        "PORT",
-        "RELEASE",
-        "STATE",
-        "RUNNING",
-        "LIMIT",
-        "KV",
-        "TOKENS",
-    ]
-    assert lines[1].split() == ["ct200-gpu0", "0", "10.0.0.2", "30000", "a", "ready", "256", "865,586"]
-    assert lines[2].split() == ["ct200-gpu10", "10", "-", "-", "-", "down", "-", "-"]
+    lines = report.fleet_table(rows(gpu0=seen())).splitlines()
+    words = [" ".join(line.split()) for line in lines]
+    assert words[1] == "ct200-gpu0 0 10.0.0.2:30000 a ready 2026-12-01 04:59:08 0 94,868 256 865,586"
+    assert words[2] == "ct200-gpu10 10 - - down - - - - -"
     assert lines[0].index("STATE") == lines[1].index("ready") == lines[2].index("down")
     assert "\033" not in "".join(lines)
     assert [line for line in lines if line != line.rstrip()] == []
