@@ -1,0 +1,64 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of an action plugin that runs on the controller: action_plugins/sglang_status.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_status
+short_description: Print the servers of every container as one table
+description:
+  - Prints a table, plain when piped and with colours in a terminal, and a verdict.
+options:
+  containers:
+    description: Variables of the leaders of the containers that were read.
+    type: list
+    elements: dict
+    required: true
+  unreachable:
+    description: Leaders of the containers that were not.
+    type: list
+    elements: str
+  json:
+    description: A file to write the same to as JSON; - prints JSON in place of the table.
+    type: str
+attributes:
+  check_mode: {support: full, description: It only reads and judges.}
+  diff_mode: {support: none, description: It changes nothing.}
+  action: {support: full, description: It runs on the controller.}
+author: [sglang-pve]
+"""
+
+EXAMPLES = r"""
+- name: Print it
+  sglang_status:
+    containers: "{{ groups['sglang_leaders'] | map('extract', hostvars) }}"
+"""
+
+RETURN = r"""
+verdict:
+  description: ready, degraded or down.
+  returned: success
+  type: str
+said:
+  description: Why, one sentence each.
+  returned: success
+  type: list
+  elements: str
+servers:
+  description: One row a server.
+  returned: success
+  type: list
+  elements: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module.fail_json(msg="sglang_status needs its action plugin: run from the project's root, with its ansible.cfg")
+
+
+if __name__ == "__main__":
+    main()
