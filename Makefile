@@ -40,7 +40,10 @@ lint: setup ## ansible-lint (profile production), yamllint, ruff, mypy
 	$(BIN)/yamllint --strict .
 	$(BIN)/ansible-lint
 
-unit: setup ## Unit tests, those in a real container too
+packages: setup ## Install the Debian packages that lab and tests need, with their services off
+	ansible-playbook -i $(LAB) playbooks/lab.yml -e lab_state=packages
+
+unit: packages ## Unit tests, those in a real container too
 	$(BIN)/pytest
 
 molecule: setup ## The whole flow in a lab of its own
@@ -68,4 +71,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup demo demo-clean lint unit molecule test bench-converge wheelhouse docs lock-dev
+.PHONY: help setup packages demo demo-clean lint unit molecule test bench-converge wheelhouse docs lock-dev
