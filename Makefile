@@ -49,6 +49,9 @@ unit: packages ## Unit tests, those in a real container too
 molecule: setup ## The whole flow in a lab of its own
 	molecule test
 
+test-fleet: packages ## Bad input, kills and crashes on a deployed fleet of its own (tests/fleet)
+	$(BIN)/pytest tests/fleet
+
 # The summary of the unit tests comes last, so that whoever reads only the end knows that they ran.
 test: lint molecule unit ## Everything a change must pass
 
@@ -71,4 +74,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup packages demo demo-clean lint unit molecule test bench-converge wheelhouse docs lock-dev
+.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet bench-converge wheelhouse docs lock-dev
