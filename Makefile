@@ -52,6 +52,9 @@ molecule: setup ## The whole flow in a lab of its own
 test-fleet: packages ## Bad input, kills and crashes on a deployed fleet of its own (tests/fleet)
 	$(BIN)/pytest tests/fleet
 
+test-transport: packages ## The transport at its limits: many servers, big files, random words, sudo (tests/transport)
+	$(BIN)/pytest tests/transport
+
 # The summary of the unit tests comes last, so that whoever reads only the end knows that they ran.
 test: lint molecule unit ## Everything a change must pass
 
@@ -62,6 +65,9 @@ bench-converge: setup ## Run site.yml twice in the lab and count the remote call
 PLATFORMS := $(foreach n,34 31 28 27 26 25 24 18 17 12 5,manylinux_2_$(n)_x86_64) manylinux2014_x86_64 manylinux2010_x86_64 manylinux1_x86_64
 DOWNLOAD = $(BIN)/python -m pip download --no-deps --require-hashes --only-binary :all: --dest $(WHEELHOUSE) \
   --python-version $(CONTAINER_PYTHON) --implementation cp $(PLATFORMS:%=--platform %)
+
+bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
+	$(BIN)/python tests/bench/transport.py
 
 wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK for CONTAINER_PYTHON; needs a network, can be run again
 	$(DOWNLOAD) -r stacks/$(STACK)/lock.txt
@@ -74,4 +80,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet bench-converge wheelhouse docs lock-dev
+.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport wheelhouse docs lock-dev

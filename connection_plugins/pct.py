@@ -11,7 +11,7 @@ short_description: Run tasks in a Proxmox VE container through SSH to its node
 description:
   - Connects to the Proxmox VE node with the C(ssh) client and runs every command by C(pct exec) in the container.
     The container needs no SSH server and no address.
-  - One remote command per task with pipelining; ControlPersist is shared by all containers of a node.
+  - One remote command per task with pipelining; ControlPersist is shared by all servers of a container.
   - All options of P(ansible.builtin.ssh#connection) are here and concern the login on the node.
   - Exit status and stderr are those of the command. When ssh or C(pct) fail themselves, the host is unreachable
     and the message says why.
@@ -40,6 +40,12 @@ options:
     default: false
     vars:
       - name: ansible_pct_sudo
+  start_timeout:
+    description: Seconds after which a container in which nothing begins, such as a frozen one, is unreachable.
+    type: integer
+    default: 60
+    vars:
+      - name: ansible_pct_start_timeout
 notes:
   - There is never a terminal, whatever O(use_tty) and O(ssh_args) say.
   - Files go through C(pct exec) too, so O(ssh_transfer_method) and the options of sftp and scp have no effect.
@@ -51,6 +57,7 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -58,10 +65,11 @@ from pathlib import Path
 from ansible.errors import AnsibleAuthenticationFailure, AnsibleConnectionFailure, AnsibleError, AnsibleFileNotFound
 from ansible.plugins.connection.ssh import Connection as SshConnection
 from ansible.utils.display import Display
+from ansible.utils.path import unfrackpath
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
-from sglang_pve import pct
+from sglang_pve import login, pct
 
 display = Display()
 
@@ -69,6 +77,13 @@ display = Display()
 REDIRECT = 'from=$1 to=$2; shift 2; exec "$@" <"$from" >"$to"'
 
 FULL = 1 << 20  # bytes; a file system with less free space than this is taken for full
+
+
+class NoInput(bytes):
+    """No input, but an end of it: for b"" ssh's plugin leaves the command waiting at a terminal."""
+
+    def __bool__(self):
+        return True
 
 
 class FinalFailureError(AnsibleAuthenticationFailure):
@@ -86,21 +101,19 @@ class Connection(SshConnection):
         super().__init__(*args, **kwargs)
         self._mark = ""
         self._files = None
+        self._master = self._queue = None
+        self._turn = contextlib.ExitStack()
+        self._heard = None
 
     def exec_command(self, cmd, in_data=None, sudoable=True):
         """Runs ``cmd`` in the container; returns its exit status, stdout and stderr."""
         self._mark = secrets.token_hex(16)
         try:
-            line = pct.command_line(
-                self.get_option("vmid"),
-                cmd,
-                self._mark,
-                pct=self.get_option("pct_executable"),
-                sudo=self.get_option("pct_sudo"),
-            )
+            how = [self.get_option(name) for name in ("pct_executable", "pct_sudo", "start_timeout")]
+            line = pct.command_line(self.get_option("vmid"), cmd, self._mark, *how)
         except ValueError as error:
             raise AnsibleError(str(error)) from error
-        _, stdout, stderr = super().exec_command(line, in_data=in_data, sudoable=sudoable)
+        _, stdout, stderr = super().exec_command(line, in_data=in_data or NoInput(), sudoable=sudoable)
         marked = pct.read_marks(stderr, self._mark)
         return marked.status, stdout, marked.stderr
 
@@ -163,23 +176,52 @@ class Connection(SshConnection):
     def _build_command(self, binary, subsystem, *other_args):
         # lxc-attach that sees a terminal puts a proxy terminal between: slow, and stdout and stderr become one.
         # The last of -t and -T wins, also over RequestTTY.
-        return super()._build_command(binary, subsystem, "-T", *(arg for arg in other_args if arg != "-tt"))
+        return super()._build_command(binary, subsystem, "-T", *other_args)
 
     def _is_tty_requested(self):
         return False
+
+    def _create_control_path(self, host, port, user):
+        # A master per container and not per node, since sshd allows ten sessions in one connection (MaxSessions).
+        path = super()._create_control_path(host, port, user, self.get_option("vmid"))
+        self._master = Path(path % {"directory": unfrackpath(self.control_path_dir)})
+        self._queue = self._master.with_name(Path(super()._create_control_path(host, port, user)).name + ".lock")
+        return path
 
     def _bare_run(self, cmd, in_data, sudoable=True, checkrc=True):
         """One attempt of the ssh client. Judged here, inside ssh's own retries, since only here it is known whether
         the command began: what began is never run twice."""
         if self._files:
             cmd = ["/bin/sh", "-c", REDIRECT, "redirect", *self._files, *cmd]
-        status, stdout, stderr = super()._bare_run(cmd, in_data, sudoable=sudoable, checkrc=False)
-        failure = pct.find_failure(status, pct.read_marks(stderr, self._mark), self.get_option("vmid"), self.host)
-        if failure is None:
-            return status, stdout, stderr
-        raise (AnsibleConnectionFailure if failure.retry else FinalFailureError)(failure.message)
+        # Where become has a prompt or a success message, ssh's plugin has read the start mark before it sends input.
+        self._heard = None if sudoable and self.become and (self.become.prompt or self.become.success) else b""
+        if self._master:
+            self._turn = login.wait_for_turn(self._queue, self._master, self.get_option("timeout"))
+        with self._turn:
+            status, stdout, stderr = super()._bare_run(cmd, in_data, sudoable=sudoable, checkrc=False)
+        stderr = (self._heard or b"") + stderr
+        failure = self._find_failure(status, stderr)
+        if failure and failure.id == "container-missing":
+            failure = self._find_failure(status, self._find_container() + stderr)
+        if failure:
+            raise (AnsibleConnectionFailure if failure.retry else FinalFailureError)(failure.message)
+        return status, stdout, stderr
+
+    def _find_failure(self, status, stderr):
+        return pct.find_failure(status, pct.read_marks(stderr, self._mark), self.get_option("vmid"), self.host)
+
+    def _find_container(self):
+        """What the node's cluster says about where the container is now."""
+        find = pct.find_command(self.get_option("vmid"))
+        command = self._build_command(self.get_option("ssh_executable"), "ssh", self.host, find)
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).stdout
 
     def _send_initial_data(self, fh, in_data, ssh_process):
+        if self._heard is not None:
+            # The container refuses to begin after start_timeout, counted from the login. So this must wait longer.
+            seconds = self.get_option("timeout") + self.get_option("start_timeout")
+            self._heard = login.wait_for_start(ssh_process, pct.start_mark(self._mark), seconds, pct.TOO_LATE.encode())
+        self._turn.close()
         # A command may end without reading its input, and a container may be stopped. What ssh, pct and the command
         # say about it comes later and is better than "could not be sent".
         with contextlib.suppress(OSError):
@@ -189,8 +231,5 @@ class Connection(SshConnection):
 
 
 def _sha256(path):
-    digest = hashlib.sha256()
     with Path(path).open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

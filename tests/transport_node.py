@@ -1,4 +1,4 @@
-"""A node for the transport's tests: a real sshd on loopback, and tests/fake_pct as its pct."""
+"""A node for the transport's tests: a real sshd on loopback, with tests/fake_pct or a lab's pct."""
 
 from __future__ import annotations
 
@@ -41,19 +41,24 @@ def free_port() -> int:
 
 
 class Node:
-    """One sshd with its keys in ``directory``; ``start`` and ``stop`` it, and tell its pct how to fail."""
+    """One sshd with its keys in ``directory``; ``start`` and ``stop`` it, and tell its pct how to fail.
 
-    def __init__(self, directory: Path) -> None:
+    ``tools`` is the directory of a lab's ``pct``, for a node that leads into that lab's container. What the
+    configuration does not name is as sshd has it by default, MaxSessions and MaxStartups too.
+    """
+
+    def __init__(self, directory: Path, tools: Path | None = None) -> None:
         self.directory = directory
         self.port = free_port()
         self.key = directory / "key"
         self.known_hosts = directory / "known_hosts"
-        self.bin = directory / "bin"
-        self.bin.mkdir()
+        self.bin = tools or directory / "bin"
         self.server: subprocess.Popen[bytes] | None = None
-        shutil.copy(ROOT / "tests/fake_pct", self.bin / "pct")
-        (self.bin / "sudo").write_text(SUDO)
-        (self.bin / "sudo").chmod(0o755)
+        if not tools:
+            self.bin.mkdir()
+            shutil.copy(ROOT / "tests/fake_pct", self.bin / "pct")
+            (self.bin / "sudo").write_text(SUDO)
+            (self.bin / "sudo").chmod(0o755)
         for name in ("key", "other_key", "host_key"):
             keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)]
             subprocess.run(keygen, check=True)
@@ -62,7 +67,7 @@ class Node:
         (directory / "sshd_config").write_text(
             f"ListenAddress 127.0.0.1\nPort {self.port}\nHostKey {directory}/host_key\nPidFile none\n"
             f"AuthorizedKeysFile {directory}/authorized_keys\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
-            f"AcceptEnv LANG LC_* LEAK\nMaxStartups 50\nSetEnv NODE_SECRET=leaks PATH={self.bin}:/usr/bin:/bin\n"
+            f"AcceptEnv LANG LC_* LEAK\nSetEnv NODE_SECRET=leaks PATH={self.bin}:/usr/sbin:/usr/bin:/sbin:/bin\n"
         )
 
     def know_host_key(self, public_key: Path) -> None:
@@ -104,11 +109,11 @@ class Node:
         log.unlink(missing_ok=True)
         return lines
 
-    def variables(self) -> dict[str, Any]:
+    def variables(self, vmid: int = 200) -> dict[str, Any]:
         """What the inventory has to say about a container on this node."""
         return {
             "ansible_connection": "pct",
-            "ansible_pct_vmid": 200,
+            "ansible_pct_vmid": vmid,
             "ansible_host": "127.0.0.1",
             "ansible_port": self.port,
             "ansible_user": getuser(),

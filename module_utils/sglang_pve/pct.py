@@ -12,16 +12,20 @@ from dataclasses import dataclass
 # The environment of every command. Nothing of the node's own environment may change what a task does.
 # One directory serves as TMPDIR and as Ansible's remote_tmp: /run is in memory, so a full disk does not lock us out.
 TMPDIR = "/run/ansible"
+TOO_LATE = "nothing began in time"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # $1 is the mark, $2 the command. The command's status travels in the end mark and the wrapper itself ends with 0, so
 # any other status comes from ssh, pct or a death on the way: their 255 cannot be taken for the command's.
+# $3 is the time (seconds since 1970) from which on it must not begin: when a frozen container thaws, nobody waits for
+# it any more, and sshd does not close its stderr. Node and container have one clock.
 # The byte \036 is written by printf only: a process list that shows this text shows no mark.
 # 1777 on TMPDIR, as on /tmp: become_user needs it too.
 WRAPPER = f"""umask 022
 export HOME=/root PATH={PATH} LANG=C.UTF-8 TMPDIR={TMPDIR}
 cd /root 2>/dev/null || cd /
 [ -d {TMPDIR} ] || mkdir -m 1777 {TMPDIR} 2>/dev/null
+[ "$(date +%s)" -lt "$3" ] || {{ echo "{TOO_LATE}" >&2; exit 1; }}
 printf "\\036%s start\\036\\n" "$1" >&2
 /bin/sh -c "$2"
 printf "\\036%s %d\\036\\n" "$1" $? >&2"""
@@ -47,6 +51,9 @@ size=$(wc -c <"$1") || exit 1
 head -c "$size" -- "$1" || exit 1
 head -c "$size" -- "$1" | sha256sum >&2"""
 
+NODES = "/etc/pve/nodes"  # on every node of a cluster: the files of all nodes, for root
+MAX_ARGUMENT = (128 << 10) - 1  # bytes; MAX_ARG_STRLEN of Linux without its final zero byte
+
 
 def check_vmid(vmid: str) -> str:
     """The VMID without blanks. Raises ValueError for what Proxmox VE does not take as one (100 to 999999999)."""
@@ -56,20 +63,31 @@ def check_vmid(vmid: str) -> str:
     return text
 
 
-def command_line(vmid: str, command: str, mark: str, pct: str = "pct", sudo: bool = False) -> str:
+def command_line(
+    vmid: str, command: str, mark: str, pct: str = "pct", sudo: bool = False, start_timeout: int = 60
+) -> str:
     """The one line for the node's login shell that runs ``command`` (a shell command line) in container ``vmid``.
 
+    It runs within ``start_timeout`` seconds or not at all.
     ``mark`` must be new for each call and not to be guessed. Raises ValueError for a bad VMID and for text that is
     not UTF-8: pct decodes its arguments by the locale and would silently change such bytes (PVE::JSONSchema,
     get_options). The locale is set here for the same reason, and so that pct and sudo report in English.
+    Also raises ValueError for a line that is too long for one argument of a program, which it is to ssh and to a shell.
     """
-    try:
-        command.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{command!r} is not UTF-8 text: pct cannot carry it; rename the file it is about") from error
     argv = ["sudo", "-n"] if sudo else []
     argv += [pct, "exec", check_vmid(vmid), "--keep-env", "0", "--", "/bin/sh", "-c", WRAPPER, "pct", mark, command]
-    return "LC_ALL=C.UTF-8 " + shlex.join(argv)
+    line = f"LC_ALL=C.UTF-8 {shlex.join(argv)} $(($(date +%s) + {int(start_timeout)}))"
+    try:
+        size = len(line.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        part = line[max(0, error.start - 30) : error.end + 30]
+        raise ValueError(f"{part!r} is not UTF-8 text: pct cannot carry it; rename the file it is about") from error
+    if size > MAX_ARGUMENT:
+        raise ValueError(
+            f"the command has {size} bytes with its quotes, and one argument of a program holds {MAX_ARGUMENT}:"
+            " send its data as a file (copy, template, script) instead"
+        )
+    return line
 
 
 def put_command(path: str, sha256: str, name: str) -> str:
@@ -95,9 +113,14 @@ class Marked:
     """What the command itself wrote, byte for byte."""
 
 
+def start_mark(mark: str) -> bytes:
+    """What the wrapper writes to stderr right before the command begins."""
+    return f"\x1e{mark} start\x1e\n".encode()
+
+
 def read_marks(stderr: bytes, mark: str) -> Marked:
     token = re.escape(mark.encode())
-    before, start, rest = stderr.partition(b"\x1e" + mark.encode() + b" start\x1e\n")
+    before, start, rest = stderr.partition(start_mark(mark))
     if not start:
         return Marked(before, False, None, b"")
     end = re.search(b"\x1e" + token + rb" ([0-9]{1,3})\x1e\n", rest)
@@ -110,7 +133,7 @@ def read_marks(stderr: bytes, mark: str) -> Marked:
 class Cause:
     """A known reason for which a command did not start: ``says`` is searched in each line of stderr.
 
-    ``retry`` is true where the same call may well work a moment later.
+    ``retry`` is true where the command has not been sent and the same call may well work a moment later.
     """
 
     id: str
@@ -124,6 +147,13 @@ class Cause:
 # proxmox/pve-guest-common src/PVE/AbstractConfig.pm; of ssh: OpenSSH 9.2.
 CAUSES = (
     Cause(
+        "silent",
+        f"^{TOO_LATE}$",
+        "nothing began in container {vmid} on node {node} within ansible_pct_start_timeout",
+        "Is it frozen by a backup (`lxc-info -n {vmid} -s` on the node says FROZEN), or the node too busy?"
+        " The command will not run later.",
+    ),
+    Cause(
         "cluster-down",
         r"^ipcc_send_rec.* failed",
         "the cluster file system of node {node} is down, so pct knows no container",
@@ -135,12 +165,18 @@ CAUSES = (
         "container {vmid} on node {node} is not running",
         "Start it on the node: `pct start {vmid}`.",
     ),
+    # Before "missing": what find_command found is added to what pct says.
+    Cause(
+        "container-moved",
+        r"^/.*/[^*/]+/lxc/\d+\.conf$",
+        "container {vmid} is not on node {node} any more, it was migrated",
+        "Set sglang_node of the container to the node in this path.",
+    ),
     Cause(
         "container-missing",
         r"^Configuration file '.*' does not exist",
         "container {vmid} does not exist on node {node}",
-        "`pct list` on the node shows what it has; correct the VMID or the node in the inventory (a container that"
-        " was migrated keeps its VMID and changes its node).",
+        "`pct list` on the node shows what it has; correct the VMID or the node in the inventory.",
     ),
     Cause(
         "container-locked",
@@ -162,9 +198,10 @@ CAUSES = (
     ),
     Cause(
         "pct-not-allowed",
-        r"^please run as root|^sudo: |pct.*: Permission denied",
+        r"^please run as root|^sudo: |sudo: (command )?not found|^Sorry, user|pct.*: Permission denied",
         "the account on node {node} may not run pct",
-        "Log in as root, or set ansible_pct_sudo and allow it pct in sudoers without a password.",
+        "Log in as root, or set ansible_pct_sudo and let sudoers allow `pct exec {vmid}` without a password:"
+        " docs/transport.md has the line.",
     ),
     Cause(
         "host-key-changed",
@@ -207,24 +244,35 @@ CAUSES = (
     ),
     Cause(
         "node-down",
-        r"Connection timed out|Operation timed out|No route to host|Network is unreachable|Host is down|not responding",
+        r"^ssh: connect to host|^Connection timed out during banner exchange|^Connection to .* port \d+ timed out",
         "node {node} does not answer",
         "Check that it is switched on and reachable from here on its SSH port.",
         retry=True,
     ),
     Cause(
         "node-hangs-up",
-        r"^kex_exchange_identification|Connection reset by|^Connection (to .* )?closed|Broken pipe|Session open",
-        "node {node} closed the connection before the command began",
-        "Look into the log of its sshd; with many forks raise MaxSessions and MaxStartups there.",
+        r"^kex_exchange_identification|^Connection (closed|reset) by .* port \d+",
+        "node {node} closed the connection before the login",
+        "Look into the log of its sshd; where many log in at the same time, raise MaxStartups there.",
         retry=True,
+    ),
+    Cause(
+        "node-lost",
+        r"^ssh said nothing$|not responding|Connection to .* closed|Connection reset by|Broken pipe|timed out",
+        "the connection to node {node} broke before anything was heard from container {vmid}",
+        "Whether the command ran is not known: check the network and the node, then run the play again.",
     ),
 )
 
 
+def find_command(vmid: str) -> str:
+    """Command for the node that names the file of container ``vmid`` on whichever node of the cluster has it."""
+    return f"echo {NODES}/*/lxc/{check_vmid(vmid)}.conf"
+
+
 @dataclass(frozen=True)
 class Failure:
-    """Why a call has no trustworthy result: ``id`` of a Cause, or one of "dropped", "killed", "unknown"."""
+    """Why a call has no trustworthy result: ``id`` of a Cause, or "dropped", "killed" or "unknown"."""
 
     id: str
     message: str
@@ -247,13 +295,15 @@ def find_failure(status: int, marked: Marked, vmid: str, node: str) -> Failure |
         return Failure("killed", _sentence(what, "", cure, names), retry=False)
     said = (line.strip() for line in marked.before.decode("utf-8", "replace").splitlines())
     lines = [line for line in said if line and not re.match("debug[123]: ", line)]
+    if status == 255 and not lines:
+        lines = ["ssh said nothing"]
     for cause in CAUSES:
         for line in lines:
             if re.search(cause.says, line):
                 return Failure(cause.id, _sentence(cause.what, line, cause.cure, names), cause.retry)
     what = "the command for container {vmid} did not start on node {node}"
     cure = f"ssh ended with status {status}; try `pct exec {{vmid}} -- true` on the node by hand."
-    return Failure("unknown", _sentence(what, " / ".join(lines[-3:]), cure, names), retry=status == 255)
+    return Failure("unknown", _sentence(what, " / ".join(lines[-3:]), cure, names), retry=False)
 
 
 def _sentence(what: str, seen: str, cure: str, names: dict[str, str]) -> str:

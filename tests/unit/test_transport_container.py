@@ -39,7 +39,7 @@ def connection(variables: dict[str, Any]) -> Iterator[Any]:
     made.reset()
 
 
-@pytest.mark.parametrize("status", [0, 3, 127, 255])
+@pytest.mark.parametrize("status", [0, 3, 127, 137, 255])
 def test_status_and_streams(connection: Any, status: int) -> None:
     command = f"hostname; printf 'é $x' >&2; exit {status}"
     code, out, err = connection.exec_command(command)
@@ -119,6 +119,22 @@ def test_full_disks_do_not_lock_ansible_out(connection: Any, variables: dict[str
 def test_a_wrapper_that_is_killed_is_told_apart_from_a_dropped_connection(connection: Any) -> None:
     with pytest.raises(AnsibleConnectionFailure, match=r"was killed with its shell \(status 137\)"):
         connection.exec_command("kill -9 $PPID; sleep 1")
+
+
+def test_a_frozen_container_is_told_and_what_was_asked_of_it_does_not_run_later(lab: Lab, connection: Any) -> None:
+    """As during a backup: processes are kept from running, and lxc-attach waits."""
+    lxc = ["-P", str(lab.dir / "lxc"), "-n", str(lab.vmid)]
+    connection.exec_command("rm -f /root/late")
+    connection.set_option("start_timeout", 2)
+    connection.set_option("timeout", 1)
+    subprocess.run(["lxc-freeze", *lxc], check=True)
+    try:
+        with pytest.raises(AnsibleConnectionFailure, match=f"nothing began in container {lab.vmid} "):
+            connection.exec_command("touch /root/late", in_data=b"x")
+    finally:
+        subprocess.run(["lxc-unfreeze", *lxc], check=True)
+    # A command that starts later also starts after the one that was waiting.
+    assert connection.exec_command("sleep 1; ls /root/late")[0] != 0
 
 
 def test_a_stopped_a_missing_and_a_stopping_container(lab: Lab, variables: dict[str, Any]) -> None:

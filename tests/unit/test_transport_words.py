@@ -25,7 +25,9 @@ def end(status: int) -> bytes:
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 def test_a_command_is_one_argument_whatever_it_holds(command: str) -> None:
-    words = shlex.split(pct.command_line("200", command, MARK))
+    line, deadline = pct.command_line("200", command, MARK).rsplit(" $((", 1)
+    words = shlex.split(line)
+    assert deadline == "$(date +%s) + 60))"
     assert words[:8] == ["LC_ALL=C.UTF-8", "pct", "exec", "200", "--keep-env", "0", "--", "/bin/sh"]
     assert words[-2:] == [MARK, command]
 
@@ -44,6 +46,17 @@ def test_text_survives_the_shell_of_the_node_and_of_the_container(text: str) -> 
 def test_sudo_stands_before_pct_and_another_executable_is_taken() -> None:
     words = shlex.split(pct.command_line("200", "true", MARK, pct="/opt/pve/pct", sudo=True))
     assert words[:5] == ["LC_ALL=C.UTF-8", "sudo", "-n", "/opt/pve/pct", "exec"]
+
+
+def test_a_command_that_no_program_can_take_is_refused_before_it_is_sent() -> None:
+    """What Linux takes as one argument is asked of Linux itself."""
+    longest = pct.MAX_ARGUMENT - len(pct.command_line("200", "", MARK)) + len("''")
+    line = pct.command_line("200", "x" * longest, MARK)
+    subprocess.run(["/bin/true", line], check=True)
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["/bin/true", f"{line}x"], check=False)
+    with pytest.raises(ValueError, match=f"has {pct.MAX_ARGUMENT + 1} bytes .*send its data as a file"):
+        pct.command_line("200", "x" * (longest + 1), MARK)
 
 
 def test_bytes_that_pct_would_change_are_refused() -> None:
@@ -90,6 +103,7 @@ def test_a_half_end_mark_is_no_end() -> None:
 
 # What the programs write, as read in their sources or seen in runs; several lines where one cause hides another.
 SEEN = [
+    (1, "perl: warning: Setting locale failed.\nnothing began in time", "silent"),
     (255, "container '200' not running!", "container-stopped"),
     (
         1,
@@ -97,6 +111,16 @@ SEEN = [
         "container-stopped",
     ),
     (2, "Configuration file 'nodes/pve1/lxc/200.conf' does not exist", "container-missing"),
+    (
+        2,
+        "/etc/pve/nodes/*/lxc/200.conf\nConfiguration file 'nodes/pve1/lxc/200.conf' does not exist",
+        "container-missing",
+    ),
+    (
+        2,
+        "/etc/pve/nodes/pve2/lxc/200.conf\nConfiguration file 'nodes/pve1/lxc/200.conf' does not exist",
+        "container-moved",
+    ),
     (
         111,
         "ipcc_send_rec[1] failed: Connection refused\nConfiguration file 'nodes/pve1/lxc/200.conf' does not exist",
@@ -110,6 +134,8 @@ SEEN = [
     (127, "bash: line 1: /opt/pct: No such file or directory", "pct-missing"),
     (1, "sudo: pct: command not found", "pct-missing"),
     (1, "sudo: a password is required", "pct-not-allowed"),
+    (127, "bash: line 1: sudo: command not found", "pct-not-allowed"),
+    (1, "Sorry, user ansible is not allowed to execute '/usr/sbin/pct exec 200' as root on pve1.", "pct-not-allowed"),
     (1, "please run as root", "pct-not-allowed"),
     (126, "bash: line 1: /usr/sbin/pct: Permission denied", "pct-not-allowed"),
     (
@@ -131,7 +157,12 @@ SEEN = [
     (255, "ssh: connect to host pve1 port 22: Connection refused", "node-refuses"),
     (255, "ssh: connect to host pve1 port 22: Connection timed out", "node-down"),
     (255, "ssh: connect to host pve1 port 22: No route to host", "node-down"),
-    (255, "Timeout, server pve1 not responding.", "node-down"),
+    (255, "ssh: connect to host pve1 port 22: Network is unreachable", "node-down"),
+    (255, "Connection timed out during banner exchange\r\nConnection to 192.0.2.10 port 22 timed out", "node-down"),
+    (255, "Timeout, server pve1 not responding.", "node-lost"),
+    (255, "client_loop: send disconnect: Broken pipe", "node-lost"),
+    (255, "Connection to pve1 closed by remote host.", "node-lost"),
+    (255, "", "node-lost"),
     (255, "kex_exchange_identification: read: Connection reset by peer", "node-hangs-up"),
     (255, "Connection closed by 192.0.2.10 port 22", "node-hangs-up"),
 ]
@@ -175,6 +206,12 @@ def test_what_began_and_did_not_end_is_never_retried(status: int, rest: bytes, c
     failure = pct.find_failure(status, pct.read_marks(START + rest, MARK), "200", "pve1")
     assert failure is not None
     assert (failure.id, failure.retry) == (cause, False)
+
+
+def test_only_what_was_never_sent_is_retried() -> None:
+    """Where the connection broke after the login, the start mark may have been lost on its way here."""
+    retried = {cause.id for cause in pct.CAUSES if cause.retry}
+    assert retried == {"name-unknown", "node-refuses", "node-down", "node-hangs-up"}
 
 
 def test_status_0_without_a_mark_is_a_failure() -> None:

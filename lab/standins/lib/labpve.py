@@ -82,7 +82,8 @@ def info(vmid: str) -> dict[str, str]:
 
 def is_running(vmid: str) -> bool:
     state = subprocess.run(lxc("info", vmid, "--no-humanize", "--state"), capture_output=True, text=True, check=False)
-    return state.stdout.strip() == "RUNNING"
+    # The real one looks for the socket of the container's monitor (list_active_containers), which a frozen one has too.
+    return state.stdout.strip() in ("RUNNING", "FROZEN")
 
 
 def parse_arguments(
