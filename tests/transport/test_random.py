@@ -26,7 +26,7 @@ names = (
 )
 
 
-@settings(shared, max_examples=200)
+@settings(shared, max_examples=300)
 @given(argv=st.lists(text), stdin=data, stderr=chunk, status=st.integers(0, 255))
 @example(
     argv=["a\nb", "", "-n", "'", '"', "$HOME", "`id`", "\\", "*", "\x1e"], stdin=b"\0\n\xff", stderr=b"\x1e", status=255
@@ -41,7 +41,7 @@ def test_words_input_output_and_status(
     assert connection.exec_command(command, in_data=stdin) == (status, said + stdin, stderr)
 
 
-@settings(shared, max_examples=80)
+@settings(shared, max_examples=100)
 @given(name=names, content=data)
 def test_files_of_any_name(connection: Any, tmp_path: Path, name: str, content: bytes) -> None:
     for directory in ("in", "out"):

@@ -96,8 +96,8 @@ def test_a_full_disk_here_is_told_and_leaves_the_old_file(connection: Any, tmp_p
             connection.fetch_file("/run/big", f"{small}/back")
         assert [(path.name, path.read_text()) for path in small.iterdir()] == [("back", "old")]
     finally:
-        connection.exec_command("rm /run/big")
         subprocess.run(["umount", str(small)], check=True)
+        connection.exec_command("rm /run/big")
 
 
 def test_full_disks_do_not_lock_ansible_out(connection: Any, variables: dict[str, Any], tmp_path: Path) -> None:
