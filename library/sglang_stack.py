@@ -74,6 +74,15 @@ options:
     description: GiB that must be free for O(root) before the install.
     type: float
     default: 0
+  lane:
+    description: The stack's lane; libraries of another CUDA are refused. Empty means that none is looked at.
+    type: str
+    choices: ["", cu130, cu12]
+    default: ""
+  cuda_exceptions:
+    description: A reason for each pattern of libraries (paths below C(site-packages)) that may need another CUDA.
+    type: dict
+    default: {}
 attributes:
   check_mode: {support: full, description: Says what it would install.}
   diff_mode: {support: none, description: A stack is new as a whole.}
@@ -110,6 +119,8 @@ EXAMPLES = r"""
     python_versions: "{{ _info.stack.python }}"
     glibc_min: "{{ _info.stack.glibc_min | default('') }}"
     disk_gib: "{{ _info.stack.disk_gib | default(0) }}"
+    lane: "{{ _info.stack.lane | default('') }}"
+    cuda_exceptions: "{{ _info.stack.cuda_exceptions | default({}) }}"
     wheelhouse: /opt/sglang/wheelhouse
 """
 
@@ -137,7 +148,7 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_pve.lockfile import LockError
-from ansible.module_utils.sglang_pve.stack import Stack, StackError, check_disk, check_host, installed, look_in
+from ansible.module_utils.sglang_pve.stack import LANES, Stack, StackError, check_disk, check_host, installed, look_in
 from ansible.module_utils.sglang_pve.stack_install import install
 from ansible.module_utils.sglang_pve.wheelhouse import nothing_found
 
@@ -165,6 +176,8 @@ def main() -> None:
             "python_versions": {"type": "list", "elements": "str", "default": []},
             "glibc_min": {"type": "str", "default": ""},
             "disk_gib": {"type": "float", "default": 0},
+            "lane": {"type": "str", "choices": ["", *LANES], "default": ""},
+            "cuda_exceptions": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -180,6 +193,8 @@ def main() -> None:
         pythons=p["python_versions"],
         glibc_min=p["glibc_min"],
         disk_gib=p["disk_gib"],
+        lane=p["lane"],
+        cuda_exceptions=p["cuda_exceptions"],
     )
     try:
         if p["state"] == "wheels" or module.check_mode:

@@ -10,8 +10,8 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
+def _is_date(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value) is not None
+
+
 def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(_is_text(item) for item in value)
 
@@ -55,16 +59,48 @@ def _is_uv(value: Any) -> bool:
     )
 
 
+def _is_reasons(value: Any) -> bool:
+    return isinstance(value, dict) and _is_texts([*value.keys(), *value.values()])
+
+
+def _is_compilers(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"good", "bad"} and all(_is_versions(part) for part in value.values())
+
+
+def _is_versions(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_version(item) for item in value)
+
+
+def _is_elsewhere(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(wheel, dict)
+        and set(wheel) == {"file", "sha256", "page", "requires"}
+        and _is_texts([wheel["file"], wheel["page"]])
+        and re.fullmatch("[0-9a-f]{64}", str(wheel["sha256"])) is not None
+        and _is_texts(wheel["requires"])
+        for wheel in value
+    )
+
+
+# CUDA's major version in each lane; every library of a stack must need this one.
+LANES = {"cu130": 13, "cu12": 12}
+
 # What stack.yml may say: field -> (a test of its value, what is expected in words, whether it must be there).
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str, bool]] = {
     "engine": (_is_version, 'the engine\'s version in quotes, such as "0.5.11"', True),
     "flags": (_is_text, "the name of a flag table, such as sglang-0.5.11", True),
-    "lane": (lambda value: value in ("cu130", "cu12"), "cu130 or cu12", False),
+    "lane": (lambda value: value in LANES, " or ".join(LANES), False),
+    "resolved": (_is_date, 'the date up to which the lock takes versions, in quotes, such as "2026-05-12"', False),
     "python": (_is_python_list, 'a list of Python versions in quotes, such as ["3.11", "3.12"]', True),
     "driver_min": (_is_number, "the driver's least major version, such as 580", False),
     "nvcc_min": (_is_version, 'a CUDA version in quotes, such as "13.0"', False),
+    "arch_list_below": (_is_version, 'the CUDA version below which FLASHINFER_CUDA_ARCH_LIST must be set', False),
+    "compilers": (_is_compilers, 'good and bad: lists of g++ versions in quotes, such as ["11.3"]', False),
     "glibc_min": (_is_version, 'a glibc version in quotes, such as "2.34"', False),
+    "glibc_max": (_is_version, 'the newest glibc whose headers the toolkit takes, such as "2.41"', False),
     "disk_gib": (_is_number, "GiB to be free before the install, such as 12", False),
+    "cuda_exceptions": (_is_reasons, "a reason for each pattern of libraries that need another CUDA", False),
+    "elsewhere": (_is_elsewhere, "a list of wheels with file, sha256, page and requires", False),
     "imports": (_is_texts, "a list of modules that must import", True),
     "uv": (_is_uv, "wheel (file name) and sha256 (64 hexadecimal digits)", True),
     "sources": (lambda value: isinstance(value, dict), "a source for each fact, by its field's name", False),
@@ -98,7 +134,11 @@ def check_meta(meta: Any, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Stack:
-    """What is to be installed. ``pythons`` are the "major.minor" that the lock holds files for; empty means any."""
+    """What is to be installed. ``pythons`` are the "major.minor" that the lock holds files for; empty means any.
+
+    ``lane`` is one of LANES, or empty where no library of the stack is judged by its CUDA; ``cuda_exceptions`` as in
+    elf.judge.
+    """
 
     name: str
     id: str
@@ -110,6 +150,8 @@ class Stack:
     pythons: Sequence[str] = ()
     glibc_min: str = ""
     disk_gib: float = 0
+    lane: str = ""
+    cuda_exceptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uv(self) -> Locked:

@@ -16,8 +16,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from .elf import ElfError, judge
+from .findings import errors
 from .lockfile import lock_sha256, normal_name
 from .stack import (
+    LANES,
     MARKER,
     SCHEMA,
     Stack,
@@ -99,6 +102,7 @@ def _build(stack: Stack, wheelhouse: Path, look: Survey, target: Path, python: s
     sync += ["--find-links", str(wheelhouse), "--require-hashes", "--only-binary", ":all:"]
     sync += ["--compile-bytecode", "--link-mode", "hardlink", str(lock)]
     _run_uv(sync, scratch, lock_fd)
+    _judge_libraries(stack, venv)
     packages = _probe(stack, venv, scratch, lock_fd)
     shutil.rmtree(scratch)
     # uv's own lock file may be written by everybody; nothing in a stack may.
@@ -174,6 +178,24 @@ def _run(
         timeout=timeout_s,
         check=False,
     )
+
+
+def _judge_libraries(stack: Stack, venv: Path) -> None:
+    """Refuse libraries of two CUDA majors: they load, and fail at the first call of the wrong one."""
+    if not stack.lane:
+        return
+    try:
+        found = errors(
+            finding
+            for packages in venv.glob("lib/python3*/site-packages")
+            for finding in judge(packages, LANES[stack.lane], stack.cuda_exceptions)
+        )
+    except ElfError as exc:
+        cure = "Look at the wheel that brings it; the unfinished stack was removed."
+        raise StackError("library-damaged", str(exc), "libraries that can be read", cure) from exc
+    if found:
+        first, more = found[0], f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise StackError(first.id, f"{first.where}{more} {first.seen}", first.expected, first.cure)
 
 
 def _probe(stack: Stack, venv: Path, scratch: Path, lock_fd: int) -> dict[str, str]:
