@@ -61,17 +61,21 @@ test: lint molecule unit ## Everything a change must pass
 bench-converge: setup ## Run site.yml twice in the lab and count the remote calls of the second run
 	$(BIN)/python tests/bench/converge.py $(LAB)
 
-# The container's Python decides which wheels are wanted; the platforms are those of glibc 2.34 and older.
-PLATFORMS := $(foreach n,34 31 28 27 26 25 24 18 17 12 5,manylinux_2_$(n)_x86_64) manylinux2014_x86_64 manylinux2010_x86_64 manylinux1_x86_64
-DOWNLOAD = $(BIN)/python -m pip download --no-deps --require-hashes --only-binary :all: --dest $(WHEELHOUSE) \
-  --python-version $(CONTAINER_PYTHON) --implementation cp $(PLATFORMS:%=--platform %)
-
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
 
+# STACK and CONTAINER_PYTHON may name several: STACK="a b" CONTAINER_PYTHON=3.11,3.12
 wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK for CONTAINER_PYTHON; needs a network, can be run again
-	$(DOWNLOAD) -r stacks/$(STACK)/lock.txt
-	awk '/^uv==/,/[^\\]$$/' requirements/dev.txt > $(VENV)/uv.txt && $(DOWNLOAD) -r $(VENV)/uv.txt
+	$(BIN)/python stacks/wheelhouse.py $(WHEELHOUSE) $(CONTAINER_PYTHON) $(STACK)
+
+lock: setup ## Resolve the lock of STACK again; the same inputs give the same file
+	$(BIN)/python stacks/lock.py $(STACK)
+
+flags: setup ## Write the flag table of STACK's engine from its wheel in WHEELHOUSE, read with CONTAINER_PYTHON
+	$(BIN)/python stacks/flags.py $(STACK) $(WHEELHOUSE) python$(CONTAINER_PYTHON)
+
+bench-stack: setup ## Install STACK from WHEELHOUSE with CONTAINER_PYTHON, beside a bare uv pip sync of the same lock
+	$(BIN)/python tests/bench/stack.py $(STACK) $(WHEELHOUSE) python$(CONTAINER_PYTHON)
 
 docs: setup ## Write the roles' READMEs from their argument specs
 	$(BIN)/python docs/roles.py
@@ -80,4 +84,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport wheelhouse docs lock-dev
+.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport bench-stack wheelhouse lock flags docs lock-dev

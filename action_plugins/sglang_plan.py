@@ -70,7 +70,8 @@ class ActionModule(ActionBase):
             return self._answer(result, args, {"findings": [error.finding.as_dict()], "card": args["gpu"].get("card")})
         flags_dir = Path(args["flags_dir"] or PROJECT / "stacks" / "flags")
         try:
-            table = FlagTable.read(flags_dir / f"sglang-{engine}.tsv", engine)
+            renames = yaml.safe_load((PROJECT / "stacks/flags/renames.yml").read_text(encoding="utf-8"))
+            table = FlagTable.read(flags_dir / f"sglang-{engine}.tsv", engine, renames)
         except FlagTableError as error:
             raise AnsibleActionFail(f"{error}. Choose a stack whose engine has a table there, or add one.") from error
         plan = resolve(
@@ -78,7 +79,7 @@ class ActionModule(ActionBase):
             engine=engine,
             flag_table=table,
             overrides=args["flags"],
-            env_overrides=args["env"],
+            env_overrides={**(args["stack"].get("environment") or {}), **args["env"]},
             **{name: args[name] for name in PASSED_ON},
         )
         return self._answer(result, args, plan)

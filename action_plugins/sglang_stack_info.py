@@ -9,23 +9,39 @@ from typing import Any
 
 import yaml
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
 PROJECT = Path(__file__).resolve().parent.parent
 # A controller-side plugin does not see the project's module_utils by itself.
 sys.path.insert(0, str(PROJECT / "module_utils"))
 
+from sglang_pve.findings import Finding
+from sglang_pve.lane import AUTO, Choice, Place, choose, judge, why
 from sglang_pve.lockfile import LockError, stack_id
-from sglang_pve.stack import Stack, StackError, check_meta, require_python
-from sglang_pve.wheelhouse import survey
+from sglang_pve.stack import LANES, Stack, StackError, check_meta, require_python
+from sglang_pve.wheelhouse import count_lacking, survey
 
+PLACE = {
+    "driver": {"type": "str"},
+    "nvcc": {"type": "str"},
+    "glibc": {"type": "str"},
+    "wheels": {"type": "list", "elements": "str", "default": []},
+    "stacks": {"type": "list", "elements": "str", "default": []},
+}
 ARGUMENTS = {
     "name": {"type": "str", "required": True},
+    "engine": {"type": "str"},
+    "lane": {"type": "str", "choices": [AUTO, *LANES], "default": AUTO},
+    "place": {"type": "dict", "options": PLACE},
     "stacks_dir": {"type": "path", "required": True},
     "python": {"type": "str", "required": True},
     "wheelhouse_source": {"type": "path"},
     "wanted": {"type": "list", "elements": "str"},
     "machine": {"type": "str", "default": "x86_64"},
 }
+
+
+display = Display()
 
 
 class ActionModule(ActionBase):
@@ -38,9 +54,12 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, p = self.validate_argument_spec(argument_spec=ARGUMENTS)
         try:
-            stack = read_stack(Path(p["stacks_dir"]), p["name"], p["python"])
-            result.update(changed=False, stack=stack)
-            if p["wheelhouse_source"]:
+            stack, choice = select(Path(p["stacks_dir"]), p)
+            findings = [finding.as_dict() for finding in choice.findings]
+            result.update(changed=False, stack=stack, reason=choice.reason, findings=findings)
+            if p["place"]:
+                display.display(f"Stack {choice.reason}")
+            if p["wheelhouse_source"] and not p["place"]:
                 result["files"] = find_files(stack, Path(p["wheelhouse_source"]), p)
         except StackError as error:
             result.update(failed=True, msg=str(error), finding=error.finding.as_dict())
@@ -49,7 +68,68 @@ class ActionModule(ActionBase):
         return result
 
 
+def select(stacks_dir: Path, p: dict[str, Any]) -> tuple[dict[str, Any], Choice]:
+    """The stack that the arguments name, or the one of their engine and lane that fits the place best.
+
+    Raises StackError and LockError. Without ``place``, nothing is judged.
+    """
+    if p["name"] == AUTO:
+        if not p["place"]:
+            raise StackError("stack-auto", "name: auto without place", "what is known of the container", "Give both.")
+        stacks = of_engine(stacks_dir, p)
+        choice = choose(stacks, place_of(p, stacks))
+        return next(stack for stack in stacks if stack["name"] == choice.name), choice
+    stack = read_stack(stacks_dir, p["name"], p["python"])
+    if not p["place"] or "lane" not in stack:
+        return stack, Choice(p["name"], p["name"], [])
+    place = place_of(p, [stack])
+    findings = judge(stack, place)
+    if p["lane"] not in (AUTO, stack["lane"]):
+        seen, cure = f"sglang_stack_lane: {p['lane']}", "Correct one of them, or leave sglang_stack_lane at auto."
+        findings.append(Finding("lane-differs", "error", seen, f"{stack['lane']}, of {p['name']}", cure))
+    return stack, Choice(p["name"], why(stack, place) + "; chosen by sglang_stack", findings)
+
+
+def of_engine(stacks_dir: Path, p: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every stack of the engine and lane asked for."""
+    names = sorted(path.parent.name for path in stacks_dir.glob("*/stack.yml"))
+    stacks = [stack for stack in (load_stack(stacks_dir, name, p["python"]) for name in names) if "lane" in stack]
+    found = [s for s in stacks if s["engine"] == p["engine"] and p["lane"] in (AUTO, s["lane"])]
+    if not found:
+        seen = f"no stack of SGLang {p['engine']}, lane {p['lane']}, in {stacks_dir}"
+        known = ", ".join(f"{s['engine']} ({s['lane']})" for s in stacks) or "none"
+        raise StackError("stack-unknown", seen, f"one of {known}", "Correct sglang_engine or sglang_stack_lane.")
+    return found
+
+
+def place_of(p: dict[str, Any], stacks: list[dict[str, Any]]) -> Place:
+    """What is known of the container, with what each stack lacks of its wheels there and on the controller."""
+    at_hand = [*p["place"]["wheels"], *source_names(p["wheelhouse_source"])]
+    lacking = {
+        stack["name"]: 0
+        if stack["id"] in p["place"]["stacks"]
+        else count_lacking(as_stack(stack).wanted, at_hand, p["python"], p["machine"])
+        for stack in stacks
+    }
+    return Place(p["place"]["driver"], p["place"]["nvcc"], p["place"]["glibc"], p["python"], lacking)
+
+
+def source_names(wheelhouse_source: str | None) -> list[str]:
+    """File names on the controller; none where the directory cannot be read: the install says so, with every wheel."""
+    try:
+        return [path.name for path in Path(wheelhouse_source).iterdir()] if wheelhouse_source else []
+    except OSError:
+        return []
+
+
 def read_stack(stacks_dir: Path, name: str, python: str) -> dict[str, Any]:
+    """What load_stack returns, of a stack that is locked for this Python. Raises StackError, LockError."""
+    stack = load_stack(stacks_dir, name, python)
+    require_python(name, stack["python"], python)
+    return stack
+
+
+def load_stack(stacks_dir: Path, name: str, python: str) -> dict[str, Any]:
     """Return the checked data of ``stacks_dir/name`` with name, id, lock and wheels. Raises StackError, LockError."""
     directory = stacks_dir / name
     try:
@@ -67,7 +147,6 @@ def read_stack(stacks_dir: Path, name: str, python: str) -> dict[str, Any]:
         seen = f"{directory}: {' '.join(str(exc).split())}"
         raise StackError("stack-meta", seen, "YAML and text", f"Correct the files in {directory}.") from exc
     meta = check_meta(meta, str(directory / "stack.yml"))
-    require_python(name, meta["python"], python)
     # Its properties need no id, and the id needs the installer's version.
     draft = as_stack({**meta, "name": name, "id": "", "lock": lock})
     wheels = [locked.requirement for locked in draft.wanted]

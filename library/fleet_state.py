@@ -24,6 +24,12 @@ options:
     type: list
     elements: path
     default: [/opt/sglang, /var/lib/sglang, /var/cache/sglang, /dev/shm, /tmp]
+  cuda_home:
+    description: A CUDA toolkit whose compiler is asked for its version; none is asked by default.
+    type: path
+  wheelhouse:
+    description: A directory whose wheels are listed; none is by default.
+    type: path
 attributes:
   check_mode: {support: full, description: It only reads.}
   diff_mode: {support: none, description: It only reads.}
@@ -39,8 +45,9 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description: >-
-    C(host), C(gpus), C(stacks), C(releases), C(servers) by name (C(gpu0)), and C(history) with the line of verified
-    states, all verified releases, the last entries, and how many lines could not be read.
+    C(host), C(nvcc) (version), C(wheels) (file names), C(gpus), C(stacks), C(releases), C(servers) by name (C(gpu0)),
+    and C(history) with the line of verified states, all verified releases, the last entries, and how many lines could
+    not be read.
   returned: always
   type: dict
 """
@@ -61,12 +68,15 @@ def main() -> None:
                 "elements": "path",
                 "default": ["/opt/sglang", "/var/lib/sglang", "/var/cache/sglang", "/dev/shm", "/tmp"],
             },
+            "cuda_home": {"type": "path"},
+            "wheelhouse": {"type": "path"},
         },
         supports_check_mode=True,
     )
-    root, history = Path(module.params["root"]), Path(module.params["history"])
+    p = module.params
+    places = (Path(p[name]) if p[name] else None for name in ("cuda_home", "wheelhouse"))
     try:
-        state = fleet.read(root, Path("/etc/systemd/system"), history, module.params["paths"])
+        state = fleet.read(Path(p["root"]), Path("/etc/systemd/system"), Path(p["history"]), p["paths"], *places)
     except OSError as error:
         module.fail_json(msg=f"the state of the container cannot be read: {error}")
     module.exit_json(changed=False, state=state)

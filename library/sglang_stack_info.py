@@ -13,9 +13,28 @@ description:
     altered is an error that names each.
 options:
   name:
-    description: The stack's name, a directory in O(stacks_dir).
+    description: The stack's name, a directory in O(stacks_dir); V(auto) chooses among those of O(engine) by O(place).
     type: str
     required: true
+  engine:
+    description: The version of SGLang, for O(name=auto).
+    type: str
+  lane:
+    description: The lane, for O(name=auto); V(auto) takes the first that fits. A named stack must be of this lane.
+    type: str
+    choices: [auto, cu130, cu12]
+    default: auto
+  place:
+    description:
+      - What M(fleet_state) read of the container. The stack is judged against it, and RV(reason) is shown.
+      - With it, O(wheelhouse_source) only tells which wheels are at hand; RV(files) is not returned.
+    type: dict
+    suboptions:
+      driver: {description: Version of the driver; empty where it is not known., type: str}
+      nvcc: {description: Version of the toolkit's compiler; empty where there is none., type: str}
+      glibc: {description: Version of the C library; empty where it is not known., type: str}
+      wheels: {description: File names in the container's wheelhouse., type: list, elements: str, default: []}
+      stacks: {description: Ids of the stacks that are installed., type: list, elements: str, default: []}
   stacks_dir:
     description: The directory of stacks on the controller.
     type: path
@@ -43,6 +62,15 @@ author: [sglang-pve]
 """
 
 EXAMPLES = r"""
+- name: Choose a stack for the container
+  sglang_stack_info:
+    name: auto
+    engine: 0.5.11
+    stacks_dir: "{{ playbook_dir }}/../stacks"
+    python: 3.12.3
+    place: {driver: 580.65.06, glibc: "2.39", stacks: "{{ _fleet.state.stacks | list }}"}
+  register: _info
+
 - name: Find what the container lacks
   sglang_stack_info:
     name: sglang-0.5.11-cu130
@@ -58,9 +86,18 @@ stack:
   description: What C(stack.yml) says, and C(name), C(id), C(lock) (the text), C(wheels) (every requirement, uv too).
   returned: success
   type: dict
+reason:
+  description: One line that says which stack it is and why.
+  returned: success
+  type: str
+findings:
+  description: What makes the stack impossible in O(place); nothing where it fits.
+  returned: success
+  type: list
+  elements: dict
 files:
   description: The files to send, with C(requirement), C(name), C(path) and C(sha256).
-  returned: with O(wheelhouse_source)
+  returned: with O(wheelhouse_source) and without O(place)
   type: list
   elements: dict
 finding:

@@ -1,9 +1,9 @@
 """Write an engine version's flag table from its published wheel: what the engine's own parser really takes.
 
-Installs the stack's lock from a wheelhouse into a temporary environment (9 to 11 GiB, about a minute, no GPU), imports the
-engine's ServerArgs there, lets it fill an argparse parser, and writes each option of that parser to
-stacks/flags/sglang-VERSION.tsv. Importing is the only way that holds for every version: up to 0.5.11 the options are calls
-in server_args.py, later they follow from annotated fields in arg_groups/fields/.
+Installs the stack's lock from a wheelhouse into a temporary environment (9 to 11 GiB, about a minute, no GPU), imports
+the engine's ServerArgs there, lets it fill an argparse parser, and writes each option of that parser to
+stacks/flags/sglang-VERSION.tsv. Importing is the only way that holds for every version: in 0.5.11 the options are calls
+in server_args.py, in later ones they follow from annotated fields in arg_groups/fields/.
 
 usage: flags.py STACK WHEELHOUSE PYTHON   (PYTHON: an interpreter that the stack is locked for)
 """
@@ -23,7 +23,7 @@ STACKS = Path(__file__).resolve().parent
 TABLES = STACKS / "flags"
 HEADER = """\
 # Command line of SGLang {engine}: every option of `python -m sglang.launch_server`.
-# Origin: read in SGLang {engine}'s published wheel, sglang/srt/server_args.py (the last column is the line there{more}).
+# Origin: read in SGLang {engine}'s published wheel, sglang/srt/server_args.py (the last column is the line {where}).
 # Lines that start with '#' are comments; the first other line names the columns; columns are separated by one tab.
 #   option    long option as the engine spells it
 #   aliases   further spellings of the same option, comma separated
@@ -39,7 +39,7 @@ HEADER = """\
 #   choices   JSON list of the allowed values, or empty
 #   line      line in server_args.py{line}
 """
-COLUMNS = "option aliases dest action type nargs const default required choices line".split()
+COLUMNS = ["option", "aliases", "dest", "action", "type", "nargs", "const", "default", "required", "choices", "line"]
 
 # Runs in the stack's own interpreter. Prints one JSON line last: what the engine prints comes before it.
 READER = r"""
@@ -47,6 +47,8 @@ import argparse, ast, enum, json, sys
 from pathlib import Path
 from sglang.srt import server_args
 
+# Functions that parse a value, and what they take.
+KINDS = {"loads": "json", "parse_cuda_graph_backend_arg": "str", "parse_cuda_graph_config_arg": "json"}
 SRT = Path(server_args.__file__).parent
 fields = {}
 for path in sorted((SRT / "arg_groups/fields").glob("*.py")):
@@ -96,7 +98,8 @@ for action in parser._actions:
     named = [s for s in action.option_strings if not (kind == "BooleanOptionalAction" and s.startswith("--no-"))]
     flag = action.nargs == 0 or kind == "BooleanOptionalAction"
     nargs = {None: "" if kind == "store" else "1", 0: ""}.get(action.nargs, action.nargs)
-    kind_of_value = "" if flag else getattr(action.type, "__name__", "str").replace("loads", "json")
+    name = getattr(action.type, "__name__", "str")
+    kind_of_value = "" if flag else KINDS.get(name, name)
     rows.append({
         "option": named[0], "aliases": ",".join(named[1:]), "dest": field_of(action), "action": kind,
         "type": kind_of_value, "nargs": "" if flag else nargs,
@@ -135,9 +138,9 @@ def main() -> None:
         subprocess.run([*uv, *sync], check=True)
         rows = read_rows(venv / "bin/python")
     elsewhere = any(":" in row["line"] for row in rows)
-    more = ", or in a file beside it" if elsewhere else ""
+    where = "there, or in a file beside it" if elsewhere else "there"
     line = ", or FILE:LINE below sglang/srt" if elsewhere else ""
-    text = HEADER.format(engine=engine, more=more, line=line) + "\t".join(COLUMNS) + "\n"
+    text = HEADER.format(engine=engine, where=where, line=line) + "\t".join(COLUMNS) + "\n"
     text += "".join("\t".join(row[column] for column in COLUMNS) + "\n" for row in rows)
     table = TABLES / f"sglang-{engine}.tsv"
     same = table.exists() and table.read_text() == text

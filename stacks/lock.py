@@ -1,18 +1,17 @@
 """Resolve a stack's lock: the same inputs give the same file, on every machine and from every mirror.
 
-Reads stacks/NAME/: requirements.in, overrides.txt where there is one, and of stack.yml the date (`resolved`), the Pythons,
-`glibc_min` and `elsewhere`. Writes lock.txt and says what changed. One lock serves every Python of the stack: it is resolved
-for the oldest and must be what the others resolve to as well.
+Reads stacks/NAME/: requirements.in, overrides.txt where there is one, and of stack.yml the date (`resolved`), the
+Pythons, `glibc_min` and `elsewhere`. Writes lock.txt and says what changed. One lock serves every Python of the stack:
+it is resolved for the oldest and must be what the others resolve to as well.
 
-Wheels that PyPI has not (`elsewhere`) are resolved from what stack.yml says of them, so their indexes are not asked; their
-published hashes go into the lock, and the wheelhouse compares each with the real file.
+Wheels that PyPI has not (`elsewhere`) are resolved from what stack.yml says of them, so their indexes are not asked;
+their published hashes go into the lock, and the wheelhouse compares each with the real file.
 
 usage: lock.py NAME...
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tempfile
@@ -27,14 +26,14 @@ sys.path.insert(0, str(STACKS.parent / "module_utils"))
 
 from sglang_pve.lockfile import LockError, parse_lock
 from sglang_pve.stack import StackError, check_meta
-from sglang_pve.wheelhouse import parse_wheel
+from sglang_pve.wheelhouse import parse_wheel, sha256_file
 
 UV = ["uv", "pip", "compile", "--quiet", "--no-config", "--no-python-downloads", "--only-binary", ":all:"]
 UV += ["--generate-hashes", "--no-header", "--no-annotate"]
 
 
-def stand_in(directory: Path, entry: dict[str, Any]) -> None:
-    """Write a wheel that holds nothing but the metadata that a resolver reads."""
+def stand_in(directory: Path, entry: dict[str, Any]) -> str:
+    """Write a wheel that holds nothing but the metadata that a resolver reads; its SHA-256."""
     wheel = parse_wheel(entry["file"])
     if wheel is None:
         sys.exit(f"elsewhere: {entry['file']!r} is no wheel's file name; correct stack.yml")
@@ -46,10 +45,17 @@ def stand_in(directory: Path, entry: dict[str, Any]) -> None:
         archive.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: stand-in\nRoot-Is-Purelib: false\n")
         archive.writestr(f"{info}/RECORD", "")
+    return sha256_file(directory / entry["file"])
 
 
 def compile_lock(stack: Path, meta: dict[str, Any], python: str, wheels: Path, *options: str) -> str:
-    argv = [*UV, "--python-version", python, "--python-platform", f"x86_64-manylinux_{meta['glibc_min'].replace('.', '_')}"]
+    argv = [
+        *UV,
+        "--python-version",
+        python,
+        "--python-platform",
+        f"x86_64-manylinux_{meta['glibc_min'].replace('.', '_')}",
+    ]
     argv += ["--exclude-newer", meta["resolved"], *options, str(stack / "requirements.in")]
     if (stack / "overrides.txt").exists():
         argv += ["--override", str(stack / "overrides.txt")]
@@ -62,19 +68,6 @@ def compile_lock(stack: Path, meta: dict[str, Any], python: str, wheels: Path, *
     return done.stdout
 
 
-def with_published_hashes(lock: str, elsewhere: list[dict[str, Any]]) -> str:
-    """The lock with the hashes of the real wheels in place of the stand-ins'."""
-    for entry in elsewhere:
-        name, version = entry["file"].split("-")[:2]
-        pin = re.escape(f"{name.replace('_', '-')}=={version}")
-        hashes = [other["sha256"] for other in elsewhere if other["file"].split("-")[:2] == [name, version]]
-        block = " \\\n".join([f"{name.replace('_', '-')}=={version}", *(f"    --hash=sha256:{sha}" for sha in sorted(hashes))])
-        lock, count = re.subn(rf"(?m)^{pin} \\\n(?:    --hash=\S+ \\\n)*    --hash=\S+$", block, lock)
-        if count != 1:
-            sys.exit(f"elsewhere: {entry['file']} is {count} times in the resolved lock; pin its version in requirements.in")
-    return lock
-
-
 def resolve(stack: Path) -> str:
     meta = check_meta(yaml.safe_load((stack / "stack.yml").read_text()), str(stack / "stack.yml"))
     lacking = {"resolved", "glibc_min"} - meta.keys()
@@ -82,8 +75,7 @@ def resolve(stack: Path) -> str:
         sys.exit(f"{stack / 'stack.yml'} has no {' and no '.join(sorted(lacking))}; a lock is resolved for both")
     oldest, *others = sorted(meta["python"], key=lambda python: int(python.split(".")[1]))
     with tempfile.TemporaryDirectory() as work:
-        for entry in meta.get("elsewhere", []):
-            stand_in(Path(work), entry)
+        published = {stand_in(Path(work), entry): entry for entry in meta.get("elsewhere", [])}
         lock = compile_lock(stack, meta, oldest, Path(work))
         pins = Path(work) / "pins.txt"
         pins.write_text(lock)
@@ -92,7 +84,11 @@ def resolve(stack: Path) -> str:
             if other != lock:
                 names = "\n".join(changes(lock, other))
                 sys.exit(f"{stack.name}: Python {python} needs another lock than {oldest}:\n{names}")
-    return with_published_hashes(lock, meta.get("elsewhere", []))
+    for digest, entry in published.items():
+        if digest not in lock:
+            sys.exit(f"{entry['file']} is not what the lock resolves to; pin its version in requirements.in")
+        lock = lock.replace(digest, entry["sha256"])
+    return lock
 
 
 def changes(old: str, new: str) -> list[str]:

@@ -65,7 +65,7 @@ class Missing:
             return wheel.replace(directory / wheel.name)
 
     def check(self, wheel: Path) -> None:
-        """The lock was resolved from what stack.yml says of a wheel that PyPI has not: it must be what the wheel says."""
+        """A wheel that PyPI has not must require what stack.yml says, from which the lock was resolved."""
         said = next((entry["requires"] for entry in self.elsewhere if entry["file"] == wheel.name), None)
         if said is None:
             return

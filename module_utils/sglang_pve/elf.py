@@ -1,11 +1,12 @@
 """Which shared libraries a binary asks the loader for, read from the file itself: no readelf, nothing is loaded.
 
-Format: System V ABI, chapters 4 and 5 (program header, dynamic section). Only 64-bit little-endian files are read, which
-is what every machine with such a GPU runs.
+Format: System V ABI, chapters 4 and 5 (program header, dynamic section). Only 64-bit little-endian files are read,
+which is what every machine with such a GPU runs.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,6 @@ from .findings import Finding
 MAGIC = b"\x7fELF"
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 0, 1, 5, 10
-# No table of a real library comes near this; a damaged size must not fill the memory.
-_TABLE_MAX = 64 * 1024 * 1024
 # The libraries whose number is CUDA's own major version; those of cufft, cusparse and cusolver count otherwise.
 _CUDA = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink|cupti)\.so\.(\d+)(?:\.\d+)*")
 
@@ -72,13 +71,11 @@ def _needed(stream: BinaryIO) -> list[str]:
 
 
 def _at(stream: BinaryIO, offset: int, length: int) -> bytes:
-    if length > _TABLE_MAX:
-        raise ValueError(f"a table of {length} bytes")
-    stream.seek(offset)
-    data = stream.read(length)
-    if len(data) != length:
+    # Looked at first: a damaged length must not fill the memory.
+    if offset + length > os.fstat(stream.fileno()).st_size:
         raise ValueError("cut short")
-    return data
+    stream.seek(offset)
+    return stream.read(length)
 
 
 def _string(strings: bytes, start: int) -> str:
@@ -102,18 +99,17 @@ def cuda_majors(root: Path) -> dict[str, dict[int, str]]:
     """
     found: dict[str, dict[int, str]] = {}
     for path in libraries(root):
-        matches = (_CUDA.fullmatch(name) for name in needed(path))
-        majors = {int(match.group(1)): match.group(0) for match in matches if match}
-        if majors:
-            found[str(path.relative_to(root))] = majors
+        for match in filter(None, map(_CUDA.fullmatch, needed(path))):
+            majors = found.setdefault(str(path.relative_to(root)), {})
+            majors.setdefault(int(match.group(1)), match.group(0))
     return found
 
 
 def judge(root: Path, major: int, exceptions: Mapping[str, str]) -> list[Finding]:
     """What is wrong with the libraries of a stack whose lane is CUDA ``major``: one error finding a library, or none.
 
-    ``exceptions``: a pattern of paths below ``root`` -> why such a library may need another CUDA. A pattern that nothing
-    matches is a warning: its reason no longer holds. A stack without any library that needs CUDA passes.
+    ``exceptions``: a pattern of paths below ``root`` -> why such a library may need another CUDA. A pattern that
+    nothing matches is a warning: its reason no longer holds. A stack without any library that needs CUDA passes.
     """
     used: set[str] = set()
     found = []
@@ -134,14 +130,14 @@ def judge(root: Path, major: int, exceptions: Mapping[str, str]) -> list[Finding
                     path,
                 )
             )
-    for pattern in sorted(exceptions.keys() - used):
-        found.append(
-            Finding(
-                "cuda-exception-unused",
-                "warning",
-                f"no library of another CUDA matches {pattern!r}",
-                "an exception that is needed",
-                "Remove it from cuda_exceptions in stack.yml.",
-            )
+    found.extend(
+        Finding(
+            "cuda-exception-unused",
+            "warning",
+            f"no library of another CUDA matches {pattern!r}",
+            "an exception that is needed",
+            "Remove it from cuda_exceptions in stack.yml.",
         )
+        for pattern in sorted(exceptions.keys() - used)
+    )
     return found

@@ -22,6 +22,11 @@ _SUFFIXES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi":
 _LISTED_ACTIONS = ("store", "LoRAPathAction")
 
 
+# Of stacks/flags/renames.yml: "renamed" and "removed", each from a name to words.
+Renames = Mapping[str, Mapping[str, str]]
+NO_RENAMES: Renames = {"renamed": {}, "removed": {}}
+
+
 class FlagTableError(ValueError):
     """A flag table cannot be read; the message names the file or line."""
 
@@ -133,13 +138,19 @@ def split_argv(argv: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 class FlagTable:
     """Every option of one engine version, found by each of its spellings."""
 
-    def __init__(self, engine: str, flags: Sequence[Flag]) -> None:
+    def __init__(self, engine: str, flags: Sequence[Flag], renames: Renames) -> None:
         self.engine = engine
         self._by_spelling = {spelling: flag for flag in flags for spelling in (flag.name, *flag.aliases)}
+        self._later, self._removed = dict(renames["renamed"]), dict(renames["removed"])
+        self._earlier = {later: earlier for earlier, later in self._later.items()}
 
     @classmethod
-    def parse(cls, text: str, engine: str) -> FlagTable:
-        """The table in ``text``, a file of stacks/flags/. Raises FlagTableError."""
+    def parse(cls, text: str, engine: str, renames: Renames = NO_RENAMES) -> FlagTable:
+        """The table in ``text``, a file of stacks/flags/. Raises FlagTableError.
+
+        ``renames`` is the content of stacks/flags/renames.yml: renamed (earlier name -> later name) and removed
+        (name -> what to do instead).
+        """
         lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line and not line.startswith("#")]
         if not lines:
             raise FlagTableError(f"the flag table of engine {engine} is empty")
@@ -151,21 +162,34 @@ class FlagTable:
                 flags.append(_flag(row))
             except (KeyError, ValueError) as error:
                 raise FlagTableError(f"line {number} of the flag table of engine {engine}: {error}: {line}") from error
-        return cls(engine, flags)
+        return cls(engine, flags, renames)
 
     @classmethod
-    def read(cls, path: Path, engine: str) -> FlagTable:
+    def read(cls, path: Path, engine: str, renames: Renames = NO_RENAMES) -> FlagTable:
         """The table in the file ``path``. Raises FlagTableError, also where it cannot be read."""
         try:
-            return cls.parse(path.read_text(encoding="utf-8"), engine)
+            return cls.parse(path.read_text(encoding="utf-8"), engine, renames)
         except OSError as error:
             raise FlagTableError(f"no flag table of engine {engine} at {path}: {error.strerror}") from error
 
     def canonical(self, name: str) -> str:
-        """The key of an option without dashes in front, aliases resolved (``tp`` is ``tensor-parallel-size``)."""
+        """The one name of an option in every version, without dashes in front: aliases resolved (``tp`` is
+        ``tensor-parallel-size``), and of two versions' names the earlier.
+        """
         spelling = option(name)
         flag = self._by_spelling.get(spelling)
-        return (flag.name if flag else spelling)[2:]
+        own = (flag.name if flag else spelling)[2:]
+        return self._earlier.get(own, own)
+
+    def spelled(self, flags: Mapping[str, Any]) -> dict[str, Any]:
+        """A mapping of flags in this version's names. One that is there under both its names stays as it is."""
+        given = {option(name)[2:] for name in flags}
+        renamed = {name: self._own_name(option(name)[2:]) for name in flags}
+        return {name if own in given else own: flags[name] for name, own in renamed.items()}
+
+    def _own_name(self, key: str) -> str:
+        others = (key, self._later.get(key), self._earlier.get(key))
+        return next((name for name in others if name and option(name) in self._by_spelling), key)
 
     def check(self, flags: Mapping[str, Any] | Sequence[str]) -> list[Finding]:
         """What is wrong with a mapping of flags or a command line; nothing where the engine takes it as it stands."""
@@ -192,6 +216,12 @@ class FlagTable:
         if not name:
             seen = " ".join(values)
             return self._finding("flag-stray", seen, "a value without option", "an option first", f"Remove {seen}.")
+        if name[2:] in self._removed:
+            return self._finding("flag-removed", name, "an option of another version", "none", self._removed[name[2:]])
+        own = option(self._own_name(name[2:]))
+        if own != name:
+            cure = f"Write {own}, as this version calls it."
+            return self._finding("flag-unknown", name, "an option of another version", f"{own}, once", cure)
         longer = [spelling for spelling in self._by_spelling if len(name) > 3 and spelling.startswith(name)]
         close = longer or difflib.get_close_matches(name, self._by_spelling, 1, 0.7)
         cure = f"Did you mean {' or '.join(close[:3])}?" if close else f"Remove {name}."
@@ -205,13 +235,13 @@ class FlagTable:
 def _flag(row: Mapping[str, str]) -> Flag:
     """One line of a table. Raises KeyError for a missing column, ValueError for a value it cannot mean."""
     action, nargs = row["action"], row["nargs"]
-    if action not in _LISTED_ACTIONS:
+    if action not in _LISTED_ACTIONS and not nargs:
         values: tuple[int, int | None] = (0, 0)
     else:
         try:
-            values = {"": (1, 1), "?": (0, 1), "*": (0, None), "+": (1, None)}[nargs]
+            values = {"": (1, 1), "1": (1, 1), "?": (0, 1), "*": (0, None), "+": (1, None)}[nargs]
         except KeyError:
-            raise ValueError(f"nargs {nargs!r} is none of '', ?, *, +") from None
+            raise ValueError(f"nargs {nargs!r} is none of '', 1, ?, *, +") from None
         if row["type"] not in _CONVERTERS:
             raise ValueError(f"type {row['type']!r} is none of {', '.join(_CONVERTERS)}")
     aliases = [alias for alias in row["aliases"].split(",") if alias]
@@ -246,6 +276,9 @@ PARALLEL_SIZES = (
     "expert-parallel-size",
     "attention-context-parallel-size",
     "moe-data-parallel-size",
+    "attn-dp-size",
+    "dcp-size",
+    "dwdp-size",
     "nnodes",
 )
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

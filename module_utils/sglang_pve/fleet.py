@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from . import gate, gpus, history, host, release, server
+from . import gate, gpus, history, host, release, server, toolkit
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -108,12 +108,32 @@ def read_servers(root: Path, systemd: Path, indexes: Iterable[int]) -> dict[str,
     return seen
 
 
-def read(root: Path, systemd: Path, history_path: Path, paths: Iterable[str]) -> dict[str, Any]:
-    """Read everything; changes nothing and needs no lock. ``paths`` are those whose free space is asked for."""
+def read_wheels(wheelhouse: Path) -> list[str]:
+    """File names of the wheels in the container's wheelhouse; none where it cannot be read."""
+    try:
+        return sorted(path.name for path in wheelhouse.iterdir() if path.suffix == ".whl")
+    except OSError:
+        return []
+
+
+def read(
+    root: Path,
+    systemd: Path,
+    history_path: Path,
+    paths: Iterable[str],
+    cuda_home: Path | None = None,
+    wheelhouse: Path | None = None,
+) -> dict[str, Any]:
+    """Read everything; changes nothing and needs no lock. ``paths`` are those whose free space is asked for.
+
+    ``nvcc`` and ``wheels`` are None and empty unless ``cuda_home`` and ``wheelhouse`` say where to look.
+    """
     entries, broken = history.read(history_path)
     return {
         "schema": SCHEMA,
         "host": host.facts(list(paths)),
+        "nvcc": toolkit.nvcc_version(cuda_home) if cuda_home else None,
+        "wheels": read_wheels(wheelhouse) if wheelhouse else [],
         "gpus": gpus.query(),
         "stacks": read_stacks(root),
         "releases": release.read_all(root / "releases"),

@@ -80,7 +80,7 @@ def resolve(
     """
     overrides, env_overrides = overrides or {}, env_overrides or {}
     draft = _Draft(flag_table, overrides)
-    draft.findings.extend(flag_table.check(overrides))
+    draft.findings.extend(flag_table.check(flag_table.spelled(overrides)))
     draft.findings.extend(refused(draft.overrides, env_overrides))
     _check_inputs(draft, profile, engine, gpu, workload, served_model_name)
     if not errors(draft.findings):
@@ -105,13 +105,13 @@ def resolve(
             margin=float(profile["margin_gib"]),
         )
         pools, memory = _size(draft, budget, profile, {key: int(workload[key]) for key in WORKLOAD_KEYS})
-        draft.findings.extend(flag_table.check(draft.flags))
+        draft.findings.extend(flag_table.check(flag_table.spelled(draft.flags)))
     env = {**ENVIRONMENT, **(MTP_ENVIRONMENT if "speculative-algorithm" in draft.flags else {}), **env_overrides}
     return {
         "profile": str(profile.get("id", "")),
         "card": str(gpu.get("card", "")),
         "engine": engine,
-        "argv": [] if errors(draft.findings) else to_argv(draft.flags),
+        "argv": [] if errors(draft.findings) else to_argv(flag_table.spelled(draft.flags)),
         "env": {name: str(value) for name, value in sorted(env.items()) if value is not None},
         "pools": pools,
         "memory": memory,

@@ -19,12 +19,12 @@ def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> 
 
     ``state`` is what fleet.read returned. ``servers`` are those selected: {"host" (inventory name), "name" (gpu3),
     "index", "port", "nccl_port", "stack"}. ``needs``: {"disk_free_min_gib", "server_memory_gib", "stack_disk_gib",
-    "stack_id", "driver_min", "staged_bytes" (of checkpoints to be copied into memory), "servers" (how many the
+    "stack_id", "staged_bytes" (of checkpoints to be copied into memory), "servers" (how many the
     container has, selected or not)}.
     """
     return [
         *_inventory(servers),
-        *_gpus(state["gpus"], servers, needs),
+        *_gpus(state["gpus"], servers),
         *_ports(state["host"]["listeners"], servers),
         *_disk(state, needs),
         *_memory(state["host"]["memory"], needs),
@@ -65,7 +65,7 @@ def _inventory(servers: Sequence[Wanted]) -> Iterable[Finding]:
         )
 
 
-def _gpus(gpus: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> Iterable[Finding]:
+def _gpus(gpus: State, servers: Sequence[Wanted]) -> Iterable[Finding]:
     if gpus["status"] != "ok":
         yield Finding(
             f"gpus-{gpus['status']}",
@@ -91,16 +91,6 @@ def _gpus(gpus: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> I
                 "correct the inventory, or look for a card that fell off the bus in the node's kernel log",
                 where=server["host"],
             )
-    floor = int(needs.get("driver_min") or 0)
-    major = str(gpus.get("driver") or "").split(".")[0]
-    if major.isdigit() and int(major) < floor:
-        yield Finding(
-            "driver-too-old",
-            "error",
-            f"driver {gpus['driver']}",
-            f"driver {floor} or later for this stack",
-            "update the driver on the node and in the container, or choose a stack for older drivers",
-        )
 
 
 def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Finding]:

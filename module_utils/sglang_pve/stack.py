@@ -5,13 +5,14 @@ Layout: ``venv/`` (built in place, a venv cannot be moved), ``lock.txt``, and ``
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def _is_reasons(value: Any) -> bool:
 
 
 def _is_compilers(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"good", "bad"} and all(_is_versions(part) for part in value.values())
+    return isinstance(value, dict) and set(value) == {"good", "bad"} and all(map(_is_versions, value.values()))
 
 
 def _is_versions(value: Any) -> bool:
@@ -94,12 +95,13 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str, bool]] = {
     "python": (_is_python_list, 'a list of Python versions in quotes, such as ["3.11", "3.12"]', True),
     "driver_min": (_is_number, "the driver's least major version, such as 580", False),
     "nvcc_min": (_is_version, 'a CUDA version in quotes, such as "13.0"', False),
-    "arch_list_below": (_is_version, 'the CUDA version below which FLASHINFER_CUDA_ARCH_LIST must be set', False),
+    "arch_list_below": (_is_version, "the CUDA version below which FLASHINFER_CUDA_ARCH_LIST must be set", False),
     "compilers": (_is_compilers, 'good and bad: lists of g++ versions in quotes, such as ["11.3"]', False),
     "glibc_min": (_is_version, 'a glibc version in quotes, such as "2.34"', False),
     "glibc_max": (_is_version, 'the newest glibc whose headers the toolkit takes, such as "2.41"', False),
     "disk_gib": (_is_number, "GiB to be free before the install, such as 12", False),
     "cuda_exceptions": (_is_reasons, "a reason for each pattern of libraries that need another CUDA", False),
+    "environment": (_is_reasons, "a table of variables that the servers of this stack get", False),
     "elsewhere": (_is_elsewhere, "a list of wheels with file, sha256, page and requires", False),
     "imports": (_is_texts, "a list of modules that must import", True),
     "uv": (_is_uv, "wheel (file name) and sha256 (64 hexadecimal digits)", True),
@@ -151,7 +153,7 @@ class Stack:
     glibc_min: str = ""
     disk_gib: float = 0
     lane: str = ""
-    cuda_exceptions: Mapping[str, str] = field(default_factory=dict)
+    cuda_exceptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def uv(self) -> Locked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -101,9 +101,8 @@ def survey(wanted: Sequence[Locked], directory: Path, python: str, machine: str)
     for path in sorted(directory.iterdir()):
         wheel = parse_wheel(path.name)
         if wheel and path.is_file():
-            key = (wheel.name, _version(wheel.version))
-            candidates.setdefault(key, []).append((path, wheel.fits(python, machine)))
-    by_package = {locked: candidates.get((locked.name, _version(locked.version)), []) for locked in wanted}
+            candidates.setdefault(_key(wheel), []).append((path, wheel.fits(python, machine)))
+    by_package = {locked: candidates.get(_key(locked), []) for locked in wanted}
     fitting = [path for files in by_package.values() for path, fits in files if fits]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         hashes = dict(zip(fitting, pool.map(sha256_file, fitting)))
@@ -120,6 +119,13 @@ def survey(wanted: Sequence[Locked], directory: Path, python: str, machine: str)
     return result
 
 
+def count_lacking(wanted: Iterable[Locked], file_names: Iterable[str], python: str, machine: str) -> int:
+    """How many of the wanted packages have no fitting file of their version, by name alone: nothing is read."""
+    wheels = (parse_wheel(name) for name in file_names)
+    there = {_key(wheel) for wheel in wheels if wheel and wheel.fits(python, machine)}
+    return sum(_key(locked) not in there for locked in wanted)
+
+
 def nothing_found(wanted: Sequence[Locked]) -> Survey:
     """What a wheelhouse gives that is not there."""
     return Survey(lacking=[Lacking(locked.requirement, MISSING) for locked in wanted])
@@ -132,6 +138,10 @@ def sha256_file(path: Path) -> str:
         while block := stream.read(READ_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _key(package: Wheel | Locked) -> tuple[str, str]:
+    return package.name, _version(package.version)
 
 
 def _version(text: str) -> str:

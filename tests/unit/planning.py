@@ -15,7 +15,12 @@ MODEL = json.loads((CASES / "qwen3.6-27b.json").read_text())
 STARTS = yaml.safe_load((CASES / "starts-0.5.11.yml").read_text())["starts"]
 GEOMETRY = Geometry.from_config(MODEL["config"])
 ENGINE = ENGINES["0.5.11"]
-TABLE = FlagTable.read(ROOT / "stacks" / "flags" / "sglang-0.5.11.tsv", "0.5.11")
+RENAMES = yaml.safe_load((ROOT / "stacks/flags/renames.yml").read_text())
+TABLES = {
+    engine: FlagTable.read(ROOT / f"stacks/flags/sglang-{engine}.tsv", engine, RENAMES)
+    for engine in ("0.5.11", "0.5.23")
+}
+TABLE = TABLES["0.5.11"]
 PROFILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "profiles").glob("*.yml"))}
 
 RTX_PRO_6000_MIB = 97887

@@ -1,9 +1,10 @@
 """What the engine would refuse, or take for something else, is found before it starts."""
 
 import pytest
+import yaml
 from sglang_pve.flags import FlagTable, FlagTableError, human_readable_int, refused, to_argv
 
-from tests.unit.planning import TABLE
+from tests.unit.planning import PROFILES, RENAMES, ROOT, TABLE, TABLES, flags_of, ids, plan
 
 HEADER = "option\taliases\tdest\taction\ttype\tnargs\tconst\tdefault\trequired\tchoices\tline\n"
 
@@ -157,3 +158,70 @@ def test_a_damaged_table_says_where(text, words):
 def test_a_missing_table_names_engine_and_file(tmp_path):
     with pytest.raises(FlagTableError, match=r"no flag table of engine 9\.9 at .*absent"):
         FlagTable.read(tmp_path / "absent.tsv", "9.9")
+
+
+NEWER = TABLES["0.5.23"]
+RENAMED = sorted(RENAMES["renamed"].items())
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "stacks").glob("*/stack.yml")), ids=lambda path: path.parent.name)
+def test_every_stack_has_the_flag_table_of_its_engine(path):
+    meta = yaml.safe_load(path.read_text())
+    assert meta["flags"] == f"sglang-{meta['engine']}" and meta["engine"] in TABLES
+
+
+@pytest.mark.parametrize(("earlier", "later"), RENAMED)
+def test_a_renamed_option_is_written_as_each_version_calls_it(earlier, later):
+    value = {
+        "mamba-scheduler-strategy": "no_buffer",
+        "nsa-decode-backend": "tilelang",
+        "nsa-prefill-backend": "tilelang",
+    }
+    switch = earlier in ("disable-piecewise-cuda-graph", "stream-output")
+    given = value.get(earlier, True if switch else 64)
+    for name in (earlier, later):
+        assert NEWER.spelled({name: given}) == {later: given}
+        assert NEWER.check(NEWER.spelled({name: given})) == []
+        older = TABLE.spelled({name: given})
+        assert [finding.level for finding in TABLE.check(older) if finding.level == "error"] == []
+        assert TABLE.canonical(name) == NEWER.canonical(name) == earlier
+
+
+def test_a_command_line_in_another_versions_words_is_refused_with_this_versions():
+    (finding,) = NEWER.check(["--cuda-graph-max-bs", "64"])
+    assert (finding.id, finding.level) == ("flag-unknown", "error")
+    assert finding.cure == "Write --cuda-graph-max-bs-decode, as this version calls it."
+    (back,) = TABLE.check(["--mamba-radix-cache-strategy", "auto"])
+    assert back.cure == "Write --mamba-scheduler-strategy, as this version calls it."
+
+
+@pytest.mark.parametrize("name", sorted(RENAMES["removed"]))
+def test_a_removed_option_says_what_to_do_instead(name):
+    assert option_known(TABLE, name), "it was an option of 0.5.11"
+    (finding,) = [found for found in NEWER.check({name: True}) if found.id == "flag-removed"]
+    assert finding.level == "error" and finding.cure == RENAMES["removed"][name]
+
+
+def option_known(table, name):
+    return not any(finding.id in ("flag-unknown", "flag-removed") for finding in table.check({name: True}))
+
+
+def test_both_names_of_one_option_are_not_merged_in_silence():
+    both = {"cuda-graph-max-bs": 32, "cuda-graph-max-bs-decode": 64}
+    assert "flag-unknown" in [finding.id for finding in NEWER.check(NEWER.spelled(both))]
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_every_profile_is_written_in_the_words_of_the_newer_engine(profile):
+    # With 0.5.11's formulas: what is looked at here are the names.
+    planned = plan(profile, flag_table=NEWER, overrides={"mamba_scheduler_strategy": None, "cuda_graph_bs": [1, 2]})
+    assert ids(planned) == []
+    flags = flags_of(planned)
+    assert "cuda-graph-max-bs-decode" in flags and flags["cuda-graph-bs-decode"] == "1"
+    assert not {"cuda-graph-max-bs", "cuda-graph-bs", "mamba-scheduler-strategy"} & flags.keys()
+    assert NEWER.check(planned["argv"]) == []
+
+
+def test_a_profile_that_cannot_be_kept_is_refused_in_words():
+    planned = plan("batch", flag_table=NEWER, overrides={"enforce-piecewise-cuda-graph": True})
+    assert ids(planned) == ["flag-removed"] and planned["argv"] == []

@@ -47,7 +47,6 @@ def servers():
 NEEDS = {
     "stack_id": "abc",
     "stack_disk_gib": 12,
-    "driver_min": 580,
     "disk_free_min_gib": 5,
     "server_memory_gib": 6,
     "staged_bytes": 52 * GIB,
@@ -87,7 +86,6 @@ def test_a_container_that_is_well_has_no_findings():
         (set_in("gpus", "status", value="absent"), "gpus-absent", ["user-space tools"]),
         (lambda state: state["gpus"]["gpus"].pop(), "gpu-missing", ["index 1", "1 GPUs", "ct200-gpu1"]),
         (set_in("gpus", "gpus", value=[]), "gpu-missing", ["no GPU"]),
-        (set_in("gpus", "driver", value="570.86"), "driver-too-old", ["570.86", "580"]),
         (
             listener(30001, unit=None, command="python3 -m http.server"),
             "port-taken",
