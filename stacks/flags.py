@@ -57,16 +57,16 @@ for path in sorted((SRT / "arg_groups/fields").glob("*.py")):
             fields[node.target.id] = f"{path.relative_to(SRT)}:{node.lineno}"
 lines = {}
 
-class Parser(argparse.ArgumentParser):
-    def add_argument(self, *names, **options):
-        action = super().add_argument(*names, **options)
-        frame = sys._getframe(1)
-        while Path(frame.f_code.co_filename).parent == Path(argparse.__file__).parent:
-            frame = frame.f_back
-        here = Path(frame.f_code.co_filename)
-        lines[action.dest, action.option_strings[0]] = (
-            str(frame.f_lineno) if here == SRT / "server_args.py" else fields[action.dest])
-        return action
+add = argparse._ActionsContainer.add_argument
+
+def add_argument(self, *names, **options):
+    action = add(self, *names, **options)
+    frame = sys._getframe(1)
+    here = Path(frame.f_code.co_filename)
+    lines[id(action)] = str(frame.f_lineno) if here == SRT / "server_args.py" else fields[action.dest]
+    return action
+
+argparse._ActionsContainer.add_argument = add_argument
 
 def plain(value):
     if isinstance(value, enum.Enum):
@@ -82,7 +82,7 @@ def ordered(choices):
     # A set has another order in every process.
     return sorted(values) if isinstance(choices, (set, frozenset)) else values
 
-parser = Parser(add_help=False)
+parser = argparse.ArgumentParser(add_help=False)
 server_args.ServerArgs.add_cli_args(parser)
 own = set(getattr(server_args.ServerArgs, "__annotations__", ())) | set(
     getattr(server_args.ServerArgs, "__struct_fields__", ()))
@@ -106,7 +106,7 @@ for action in parser._actions:
         "const": json.dumps(action.const) if action.nargs == "?" else "",
         "default": json.dumps(plain(action.default)), "required": "yes" if action.required else "",
         "choices": json.dumps(ordered(action.choices)) if action.choices else "",
-        "line": lines[action.dest, action.option_strings[0]],
+        "line": lines[id(action)],
     })
 print("\n" + json.dumps(rows))
 """
@@ -129,13 +129,17 @@ def main() -> None:
         sys.exit((__doc__ or "").strip().splitlines()[-1])
     name, wheelhouse, base = sys.argv[1:]
     engine = yaml.safe_load((STACKS / name / "stack.yml").read_text())["engine"]
-    with tempfile.TemporaryDirectory(dir=wheelhouse) as work:
+    # Not in /tmp, which may be memory.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as work:
         venv, cache = Path(work) / "venv", Path(work) / "cache"
         uv = ["uv", "--quiet", "--no-config", "--offline", "--cache-dir", str(cache)]
-        subprocess.run([*uv, "venv", "--no-project", "--python", base, str(venv)], check=True)
         sync = ["pip", "sync", "--python", str(venv / "bin/python"), "--no-index", "--find-links", wheelhouse]
         sync += ["--require-hashes", "--link-mode", "hardlink", str(STACKS / name / "lock.txt")]
-        subprocess.run([*uv, *sync], check=True)
+        for step in (["venv", "--no-project", "--python", base, str(venv)], sync):
+            if subprocess.run([*uv, *step], check=False).returncode != 0:
+                sys.exit(
+                    f"{name} cannot be installed from {wheelhouse}, see above; fill it for {base} (make wheelhouse)"
+                )
         rows = read_rows(venv / "bin/python")
     elsewhere = any(":" in row["line"] for row in rows)
     where = "there, or in a file beside it" if elsewhere else "there"

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from sglang_pve.lockfile import stack_id
@@ -34,19 +35,32 @@ def real_uv() -> Path:
     return Path(found)
 
 
-def make_wheel(directory: Path, name: str, version: str, source: str = "", tag: str = "py3-none-any") -> Path:
-    """Write a wheel that holds one module of the package's name."""
-    path = directory / f"{name}-{version}-{tag}.whl"
+def metadata(name: str, version: str, tag: str = "py3-none-any", more: str = "") -> dict[str, str]:
+    """The files that make an archive a wheel, but for its RECORD."""
     info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": source,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    return {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}",
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
-    record = "".join(f"{file},,\n" for file in [*files, f"{info}/RECORD"])
+
+
+def make_wheel(
+    directory: Path,
+    name: str,
+    version: str,
+    source: str = "",
+    tag: str = "py3-none-any",
+    more: str = "",
+    files: Mapping[str, bytes] | None = None,
+) -> Path:
+    """Write a wheel that holds one module of the package's name; ``more`` are lines of its METADATA."""
+    path = directory / f"{name}-{version}-{tag}.whl"
+    info = f"{name}-{version}.dist-info"
+    held = {f"{name}.py": source, **metadata(name, version, tag, more), **(files or {})}
+    record = "".join(f"{file},,\n" for file in [*held, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w") as archive:
-        for file, text in {**files, f"{info}/RECORD": record}.items():
-            archive.writestr(file, text)
+        for file, content in {**held, f"{info}/RECORD": record}.items():
+            archive.writestr(file, content)
     return path
 
 
@@ -55,6 +69,8 @@ def make_uv_wheel(directory: Path, program: bytes | None = None) -> Path:
     path = directory / UV_WHEEL
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"uv-{UV_VERSION}.data/scripts/uv", program or real_uv().read_bytes())
+        for file, text in metadata("uv", UV_VERSION).items():
+            archive.writestr(file, text)
     return path
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from sglang_pve.lockfile import LockError, lock_sha256, parse_lock, stack_id
-from sglang_pve.stack import StackError, check_meta
+from sglang_pve.stack import LANES, StackError, check_meta
 from sglang_pve.wheelhouse import ALTERED, MISSING, UNFIT, Lacking, parse_wheel, survey
 from stack_kit import REPOSITORY, lock_of, make_wheel, sha256
 
@@ -123,9 +123,41 @@ def test_shipped_stack_is_whole(path: Path) -> None:
     assert meta["uv"]["sha256"] in (REPOSITORY / "requirements/dev.txt").read_text()
 
 
-def test_only_prerelease_of_0_5_11_is_the_one_it_asks_for() -> None:
-    lock = parse_lock((REPOSITORY / "stacks/sglang-0.5.11-cu130/lock.txt").read_text())
-    assert [package.name for package in lock if re.search(r"\d(a|b|rc|\.dev)\d", package.version)] == ["flash-attn-4"]
+def locked(stack: str) -> dict[str, str]:
+    lock = (REPOSITORY / "stacks" / stack / "lock.txt").read_text()
+    return {package.name: package.version for package in parse_lock(lock)}
+
+
+@pytest.mark.parametrize("path", STACKS, ids=lambda path: path.parent.name)
+def test_the_only_prerelease_is_the_one_that_the_engine_asks_for(path: Path) -> None:
+    versions = locked(path.parent.name).items()
+    assert [name for name, version in versions if re.search(r"\d(a|b|rc|\.dev)\d", version)] == ["flash-attn-4"]
+
+
+@pytest.mark.parametrize("path", STACKS, ids=lambda path: path.parent.name)
+def test_a_lock_holds_the_cuda_of_its_lane_alone(path: Path) -> None:
+    lane = yaml.safe_load(path.read_text())["lane"]
+    versions = locked(path.parent.name)
+    numbers = {name: versions[name] for name in ("cuda-python", "cuda-bindings", "cuda-toolkit")}
+    assert {version.split(".")[0] for version in numbers.values()} == {str(LANES[lane])}
+    # cutlass-dsl brings a part for each CUDA; nothing else may.
+    other = "-cu12" if lane == "cu130" else "-cu13"
+    assert [name for name in versions if name.endswith(other) and "cutlass-dsl" not in name] == []
+    runtime = "nvidia-cuda-runtime" + ("" if lane == "cu130" else "-cu12")
+    assert versions[runtime].startswith({"cu130": "13.0.", "cu12": "12.9."}[lane])
+
+
+def test_the_lane_of_cuda_12_takes_its_kernels_from_elsewhere() -> None:
+    directory = REPOSITORY / "stacks/sglang-0.5.11-cu12"
+    wheels = yaml.safe_load((directory / "stack.yml").read_text())["elsewhere"]
+    packages = {package.name: package for package in parse_lock((directory / "lock.txt").read_text())}
+    for entry in wheels:
+        wheel = parse_wheel(entry["file"])
+        assert wheel is not None and wheel.fits("3.12", "x86_64") and wheel.version.endswith("+cu129")
+        assert (packages[wheel.name].version, packages[wheel.name].hashes) == (wheel.version, {entry["sha256"]})
+    assert {parse_wheel(entry["file"]).name for entry in wheels} == {
+        name for name, package in packages.items() if "+" in package.version
+    }
 
 
 GOOD = {
@@ -151,6 +183,10 @@ GOOD = {
         ({**GOOD, "uv": {"wheel": "uv", "sha256": "short"}}, "64 hexadecimal digits"),
         ({**GOOD, "lane": "cu11"}, "expected cu130 or cu12"),
         ({**GOOD, "disk_gib": True}, "GiB to be free"),
+        ({**GOOD, "resolved": "May 2026"}, 'such as "2026-05-12"'),
+        ({**GOOD, "compilers": {"good": ["11.3"]}}, "lists of g++ versions"),
+        ({**GOOD, "cuda_exceptions": {"x*.so": None}}, "a reason for each pattern"),
+        ({**GOOD, "elsewhere": [{"file": "a.whl", "sha256": A}]}, "file, sha256, page and requires"),
     ],
 )
 def test_wrong_stack_yml_names_file_and_field(meta: object, words: str) -> None:

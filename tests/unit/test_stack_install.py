@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import stack_kit
-from sglang_pve.stack import Stack, StackError, installed
+from sglang_pve.lockfile import stack_id
+from sglang_pve.stack import Stack, StackError, installed, python_version
 from sglang_pve.stack_install import install
-from stack_kit import PYTHON, make_stack, make_uv_wheel, start_install
+from stack_kit import PYTHON, UV_VERSION, lock_of, make_stack, make_uv_wheel, make_wheel, start_install
+from test_elf import make_elf
 
 
 @pytest.fixture(scope="session")
@@ -141,6 +143,21 @@ def test_module_that_does_not_import_is_named_and_nothing_stays(stack: Stack, wh
 def test_import_that_kills_the_interpreter(wheelhouse: Path, root: Path, uv_wheel: Path) -> None:
     stack = make_stack(wheelhouse, uv_wheel, source="import os\nos.abort()\n")
     assert "the imports ended with -6" in refused(stack, wheelhouse, root)
+
+
+def test_libraries_of_two_cudas_are_refused_before_anything_is_imported(
+    wheelhouse: Path, root: Path, uv_wheel: Path
+) -> None:
+    stack = make_stack(wheelhouse, uv_wheel, "raise SystemExit('imported')")
+    library = make_elf(wheelhouse / "kernel.so", ["libcudart.so.12"])
+    kernel = make_wheel(wheelhouse, "kernel", "1.0", files={"kernel/ops.abi3.so": library.read_bytes()})
+    lock = stack.lock + lock_of(kernel)
+    stack = dataclasses.replace(stack, lock=lock, id=stack_id(lock, python_version(PYTHON), UV_VERSION), lane="cu130")
+    said = refused(stack, wheelhouse, root)
+    assert "cuda-mixed" in said and "kernel/ops.abi3.so needs libcudart.so.12; expected libraries of CUDA 13" in said
+    assert not (root / stack.id).exists()
+    excepted = dataclasses.replace(stack, cuda_exceptions={"kernel/*": "never loaded"})
+    assert "imported" in refused(excepted, wheelhouse, root)
 
 
 def test_other_engine_version_is_refused(stack: Stack, wheelhouse: Path, root: Path) -> None:
