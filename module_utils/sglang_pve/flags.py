@@ -58,14 +58,16 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {
 
 @dataclass(frozen=True)
 class Flag:
-    """One option. ``values`` is the smallest and largest number of values behind it (None: no limit)."""
+    """One option. ``values`` is the smallest and largest number of values behind it (None: no limit), ``deprecated``
+    what a deprecated option does; empty for others.
+    """
 
     name: str
     aliases: tuple[str, ...]
     kind: str
     values: tuple[int, int | None]
     choices: tuple[Any, ...]
-    deprecated: bool
+    deprecated: str
 
     def fault(self, values: Sequence[str]) -> tuple[str, str]:
         """What was seen and what was expected where ``values`` do not fit; ("", "") where they do."""
@@ -208,7 +210,7 @@ class FlagTable:
             if expected:
                 found.append(self._finding("flag-value", name, seen, expected, f"Correct the value of {name}."))
             elif flag.deprecated:
-                cure = f"Remove {name}: this version accepts it without effect."
+                cure = f"Remove {name}: this version accepts it {flag.deprecated}."
                 found.append(self._finding("flag-deprecated", name, "a deprecated option", "none", cure, "warning"))
         return found
 
@@ -248,7 +250,9 @@ def _flag(row: Mapping[str, str]) -> Flag:
     if action == "BooleanOptionalAction":
         aliases.append("--no-" + row["option"][2:])
     choices = tuple(json.loads(row["choices"])) if row["choices"] else ()
-    deprecated = action.startswith("Deprecated")
+    deprecated = ""
+    if action.startswith("Deprecated"):
+        deprecated = "without effect" if action == "DeprecatedAction" else "in place of a newer option"
     return Flag(row["option"], tuple(aliases), row["type"], values, choices, deprecated)
 
 

@@ -181,7 +181,7 @@ def _run(
 
 
 def _judge_libraries(stack: Stack, venv: Path) -> None:
-    """Refuse libraries of two CUDA majors: they load, and fail at the first call of the wrong one."""
+    """Refuse libraries of another CUDA than the lane's before anything imports them."""
     if not stack.lane:
         return
     try:

@@ -72,6 +72,12 @@ def test_a_typo_and_a_prefix_get_a_suggestion():
     assert "did you mean flashinfer?" in choice.seen
 
 
+def test_a_deprecated_option_says_what_it_still_does():
+    (idle,) = TABLE.check({"hybrid-kvcache-ratio": True})
+    (working,) = NEWER.check({"disable-cuda-graph": True})
+    assert "accepts it without effect" in idle.cure and "accepts it in place of a newer option" in working.cure
+
+
 def test_canonical_names_resolve_aliases():
     assert TABLE.canonical("--tp_size") == TABLE.canonical("tensor_parallel_size") == "tensor-parallel-size"
     assert TABLE.canonical("no_such_flag") == "no-such-flag"

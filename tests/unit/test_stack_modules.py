@@ -138,6 +138,63 @@ def test_what_the_controller_refuses(place: Path, arguments: dict[str, Any], wor
     assert words in str(caught.value)
 
 
+PLACE = {"driver": "580.65", "nvcc": None, "glibc": "2.36", "wheels": [], "stacks": []}
+ASKED = {"name": "auto", "engine": "0.5.11", "lane": "auto", "machine": "x86_64", "wheelhouse_source": None}
+
+
+@pytest.fixture
+def lanes(place: Path, tmp_path: Path) -> Path:
+    """Stacks of both lanes beside one of another engine."""
+    good = yaml.safe_load((place / "stacks/tiny/stack.yml").read_text())
+    for name, more in {
+        "new": {"lane": "cu130", "driver_min": 580},
+        "old": {"lane": "cu12", "driver_min": 570},
+        "other": {"lane": "cu130", "engine": "0.6.0"},
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "stack.yml").write_text(yaml.safe_dump({**good, **more}))
+        (tmp_path / name / "lock.txt").write_text((place / "stacks/tiny/lock.txt").read_text())
+    return tmp_path
+
+
+def selected(lanes: Path, place: dict[str, Any] | None = None, **asked: Any) -> tuple[str, Any]:
+    p = {**ASKED, "python": python_version(PYTHON), "place": {**PLACE, **(place or {})}, **asked}
+    stack, choice = plugin.select(lanes, p)
+    assert stack["name"] == choice.name
+    return choice.name, choice
+
+
+def test_auto_takes_the_lane_that_fits(lanes: Path) -> None:
+    assert selected(lanes)[0] == "new"
+    name, choice = selected(lanes, {"driver": "570.86"})
+    assert name == "old" and "lane cu130 does not fit: driver 570.86, expected 580 or later" in choice.reason
+    assert selected(lanes, engine="0.6.0")[0] == "other"
+    assert selected(lanes, lane="cu12")[0] == "old"
+
+
+def test_wheels_count_wherever_they_are(lanes: Path, place: Path) -> None:
+    assert "3 wheels lacking" in selected(lanes)[1].reason
+    there = [path.name for path in (place / "source").iterdir()]
+    assert "all wheels at hand" in selected(lanes, {"wheels": there})[1].reason
+    assert "all wheels at hand" in selected(lanes, wheelhouse_source=str(place / "source"))[1].reason
+    installed = plugin.load_stack(lanes, "new", python_version(PYTHON))["id"]
+    assert "all wheels at hand" in selected(lanes, {"stacks": [installed]})[1].reason
+
+
+def test_a_named_stack_is_kept_and_judged(lanes: Path) -> None:
+    name, choice = selected(lanes, {"driver": "565.57"}, name="old", lane="cu130")
+    assert name == "old" and choice.reason.endswith("chosen by sglang_stack")
+    assert [finding.id for finding in choice.findings] == ["driver-too-old", "lane-differs"]
+
+
+def test_no_stack_of_an_engine_or_lane_names_those_there_are(lanes: Path) -> None:
+    for asked in ({"engine": "9.9"}, {"engine": "0.6.0", "lane": "cu12"}):
+        with pytest.raises(
+            plugin.StackError, match=r"expected one of 0.5.11 \(cu130\), 0.5.11 \(cu12\), 0.6.0 \(cu130\)"
+        ):
+            selected(lanes, **asked)
+
+
 BROKEN = """
 - hosts: localhost
   connection: local
