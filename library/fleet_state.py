@@ -55,7 +55,7 @@ state:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import fleet
+from ansible.module_utils.sglang_pve import fleet, history
 
 
 def main() -> None:
@@ -77,6 +77,8 @@ def main() -> None:
     places = (Path(p[name]) if p[name] else None for name in ("cuda_home", "wheelhouse"))
     try:
         state = fleet.read(Path(p["root"]), Path("/etc/systemd/system"), Path(p["history"]), p["paths"], *places)
+    except history.HistoryError as error:
+        module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"the state of the container cannot be read: {error}")
     module.exit_json(changed=False, state=state)

@@ -85,6 +85,8 @@ def main() -> None:
                 entries.append(verified)
         if entries and not module.check_mode:
             entries = history.append(path, entries)
+    except history.HistoryError as error:
+        module.fail_json(msg=str(error))
     except OSError as error:
         module.fail_json(msg=f"the history {path} cannot be written: {error}")
     module.exit_json(changed=bool(entries), appended=entries)

@@ -23,7 +23,10 @@ class HistoryError(Exception):
 
 
 def read(path: Path) -> tuple[list[Entry], int]:
-    """Return the entries, oldest first, and how many lines could not be read (a write that a crash cut short)."""
+    """Return the entries, oldest first, and how many lines could not be read (a write that a crash cut short).
+
+    Raises HistoryError for a line of a newer schema: this version would misread what the fleet is.
+    """
     entries: list[Entry] = []
     broken = 0
     try:
@@ -38,6 +41,11 @@ def read(path: Path) -> tuple[list[Entry], int]:
         except ValueError:
             broken += 1
             continue
+        if isinstance(entry, dict) and entry.get("schema", SCHEMA) != SCHEMA:
+            raise HistoryError(
+                f"{path} has a line of schema {entry['schema']!r}, this version of sglang-pve reads {SCHEMA}: "
+                "a newer one was used here. Use that one; nothing was touched"
+            )
         if isinstance(entry, dict) and isinstance(entry.get("event"), str):
             entries.append(entry)
         else:
