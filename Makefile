@@ -61,6 +61,9 @@ test: lint molecule unit ## Everything a change must pass
 bench-converge: setup ## Run site.yml twice in the lab and count the remote calls of the second run
 	$(BIN)/python tests/bench/converge.py $(LAB)
 
+bench-checkpoint: setup ## Structure check and SHA-256 of a checkpoint of 4.4 GiB, against sha256sum
+	$(BIN)/python tests/bench/checkpoint.py
+
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
 
@@ -84,4 +87,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport bench-stack wheelhouse lock flags docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport bench-stack wheelhouse lock flags docs lock-dev

@@ -17,16 +17,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from . import mtp
+from . import mtp, small_files
 from .findings import Finding, worst_first
 from .mtp import some, text_config
 from .shard import AGAIN, LFS_START, CheckpointError, Header, parse_header
+from .small_files import TOKENIZERS
 
 __all__ = ["CheckpointError", "inspect", "parse_header"]
 
 INDEX = "model.safetensors.index.json"
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-LEFTOVERS = (".incomplete", ".aria2", ".part", ".partial", ".crdownload")
 JSON_LIMIT = 64 << 20
 _NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
 
@@ -75,11 +74,13 @@ class _Inspection:
         unseen = {name for name, shard in index["weight_map"].items() if shard not in self.headers} if index else set()
         head = mtp.describe(config, tensors, unseen)
         self.found += head.findings
-        tokenizer = any(name in self.entries for name in TOKENIZERS)
         if exists:
-            self._judge_small_files(tokenizer)
+            self.found += small_files.judge(self.root, self.entries, config, tensors)
+            for name in TOKENIZERS:
+                if name in self.entries and name.endswith(".json"):
+                    self._read_json(name, "tokenizer-invalid")
             if uid is not None:
-                self._judge_reader(uid, gids)
+                self.found += small_files.judge_reader(self.root, self.entries, uid, gids)
         context = text_config(config).get("max_position_embeddings")
         architectures = config.get("architectures")
         return {
@@ -98,11 +99,15 @@ class _Inspection:
                 "missing": [name for name in named if name not in self.entries],
                 "extra": [name for name in on_disk if name not in named],
             },
-            "mtp": head.as_dict(),
+            "mtp": {
+                **head.as_dict(),
+                "files": sorted(name for name, h in self.headers.items() if any(map(mtp.is_head, h.tensors))),
+            },
             "quantization": self._quantization(config),
             "vision": isinstance(config.get("vision_config"), dict),
             "max_context": context if type(context) is int else None,
-            "tokenizer": tokenizer,
+            "tokenizer": any(name in self.entries for name in TOKENIZERS),
+            "layers": layers_of(config),
             "digest": f"sha256:{self.digest.hexdigest()}",
             "findings": [finding.as_dict() for finding in worst_first(self.found)],
         }
@@ -290,58 +295,15 @@ class _Inspection:
                 return {"quant_method": "modelopt", **read[1]["quantization"]}
         return None
 
-    def _judge_small_files(self, tokenizer: bool) -> None:
-        if not tokenizer:
-            expected = f"one of {', '.join(TOKENIZERS)}"
-            cure = "Copy the tokenizer's files too."
-            self._add("tokenizer-missing", "error", "", "no tokenizer", expected, cure)
-        for name in TOKENIZERS:
-            if name in self.entries and name.endswith(".json"):
-                self._read_json(name, "tokenizer-invalid")
-        places = [self.root, self.root / ".cache/huggingface/download"]
-        if self.root.parent.name == "snapshots":
-            places.append(self.root.parent.parent / "blobs")
-        left = [name for place in places for name in _names(place) if Path(name).suffix in LEFTOVERS]
-        if left:
-            cure = "Finish the download, then delete what is left of it."
-            self._add("unfinished-download", "warning", "", f"{some(left)} partial files", "a finished download", cure)
 
-    def _judge_reader(self, uid: int, gids: Collection[int]) -> None:
-        memory: dict[Path, bool] = {}
-        closed = [name for name, path in self.entries.items() if not _reads(path, uid, gids, memory)]
-        if closed:
-            self._add(
-                "unreadable-file",
-                "error",
-                str(self.root),
-                f"files that user id {uid} cannot read: {some(closed)}",
-                "files and directories open to the service user",
-                "chmod -R a+rX the checkpoint and make its parent directories passable (a+x).",
-            )
-
-
-def _names(directory: Path) -> list[str]:
-    try:
-        return [entry.name for entry in directory.iterdir()]
-    except OSError:
-        return []
-
-
-def _reads(path: Path, uid: int, gids: Collection[int], memory: dict[Path, bool]) -> bool:
-    """Whether every directory on the way (links followed) lets the user pass and the file lets them read."""
-    if uid == 0:
-        return True
-    real = path.resolve()
-    way = {*path.absolute().parents, *real.parents}
-    for directory in way.difference(memory):
-        memory[directory] = _allows(directory, uid, gids, stat.S_IXOTH)
-    return all(memory[directory] for directory in way) and _allows(real, uid, gids, stat.S_IROTH)
-
-
-def _allows(path: Path, uid: int, gids: Collection[int], bit: int) -> bool:
-    try:
-        info = path.stat()
-    except OSError:
-        return False
-    shift = 6 if info.st_uid == uid else 3 if info.st_gid in gids else 0
-    return bool(info.st_mode >> shift & bit)
+def layers_of(config: dict[str, Any]) -> dict[str, int]:
+    """Layers by kind of attention. Where config.json has an interval, it decides and not ``layer_types``, as in the
+    engine (SGLang 0.5.11, configs/qwen3_next.py:255)."""
+    text = text_config(config)
+    count, interval = text.get("num_hidden_layers"), text.get("full_attention_interval")
+    if type(count) is not int or not 0 < count < 10_000:
+        return {}
+    if "linear_num_value_heads" not in text:
+        return {"full attention": count}
+    full = count // (interval if type(interval) is int and interval > 0 else 4)
+    return {"linear attention": count - full, "full attention": full}

@@ -48,6 +48,10 @@ def some(names: Iterable[str]) -> str:
     return f"{len(ordered)} ({', '.join(ordered[:4])}{rest})"
 
 
+def is_head(name: str) -> bool:
+    return name.startswith("mtp.")
+
+
 def expected(config: dict[str, Any]) -> list[str]:
     """Names of a complete head's tensors, 15 for one layer. Source: SGLang 0.5.11, models/qwen3_5_mtp.py.
 
@@ -64,7 +68,7 @@ def describe(config: dict[str, Any], tensors: Mapping[str, Tensor], unseen: Coll
     ``unseen`` are tensors of shards that could not be read. These shards have their own finding, so the lack of their
     tensors is told in ``missing`` and not found a second time.
     """
-    head = {name: tensor for name, tensor in tensors.items() if name.startswith("mtp.")}
+    head = {name: tensor for name, tensor in tensors.items() if is_head(name)}
     declared = _layers(config) > 0
     wanted = expected(config)
     missing = [name for name in wanted if name not in head and not _packed(name, head)]

@@ -144,7 +144,8 @@ def _ours(places: Places, servers: Sequence[int]) -> Iterator[Path]:
         yield from places.at(str(places.wheelhouse)).glob("*.whl")
     yield from _ids(places.at("/var/cache/sglang"))
     state = places.at("/var/lib/sglang")
-    yield from (state / "history.jsonl", *(state / "lent").glob("gpu*"), places.at(str(MODELS)))
+    yield from (state / "history.jsonl", *(state / "lent").glob("gpu*"), *(state / "checkpoints").glob("*.json"))
+    yield places.at(str(MODELS))
     candidates = [systemd / name for name in UNITS]
     candidates += [systemd / "sglang@.service.d/10-sandbox.conf", places.at("/etc/systemd/journald.conf.d/sglang.conf")]
     yield from (path for path in candidates if MANAGED in _read(path))

@@ -85,7 +85,9 @@ def make_checkpoint(
     write_index(directory, layout)
     (directory / "config.json").write_text(json.dumps(CONFIG))
     (directory / "tokenizer.json").write_text("{}")
-    (directory / "tokenizer_config.json").write_text("{}")
+    (directory / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    (directory / "generation_config.json").write_text("{}")
+    (directory / "preprocessor_config.json").write_text("{}")
     return layout
 
 
