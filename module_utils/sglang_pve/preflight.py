@@ -25,7 +25,7 @@ def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> 
     return [
         *_inventory(servers),
         *_gpus(state["gpus"], servers, needs),
-        *_ports(state["host"]["listeners"], servers),
+        *_ports(_known_listeners(state), servers),
         *_disk(state, needs),
         *_memory(state["host"]["memory"], needs),
         *_system(state["host"]),
@@ -101,6 +101,12 @@ def _gpus(gpus: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> I
             f"driver {floor} or later for this stack",
             "update the driver on the node and in the container, or choose a stack for older drivers",
         )
+
+
+def _known_listeners(state: State) -> list[State]:
+    """Without those of foreign SGLang servers, which have findings of their own (preflight_foreign)."""
+    foreign = {pid for one in state["foreign"]["servers"] for pid in one["pids"]}
+    return [item for item in state["host"]["listeners"] if item["pid"] not in foreign]
 
 
 def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Finding]:

@@ -5,6 +5,7 @@ from sglang_pve import report
 from sglang_pve.findings import Finding
 
 UNIT = {"active": "active", "sub": "running", "main_pid": 1, "since": "2026-12-01T04:59:08+00:00", "restarts": 0}
+SELF = {"pid": 2, "uuid": "GPU-1", "used_mib": 94868, "user": "sglang", "command": "python", "own": True}
 NAMES = {"gpu0": "ct200-gpu0", "gpu10": "ct200-gpu10"}
 
 
@@ -16,13 +17,15 @@ def seen(**change):
         "unit": UNIT,
         "healthy": True,
         "lent": None,
+        "gpu": {"uuid": "GPU-1", "used_mib": 94868, "holders": [SELF]},
         "pools": {"max_total_num_tokens": 865586, "max_running_requests": 256},
         **change,
     }
 
 
-def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), **servers):
+def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), strangers=(), **servers):
     state = {
+        "foreign": {"servers": list(strangers)},
         "servers": servers,
         "gpus": {"gpus": [{"uuid": "GPU-1", "memory_used_mib": 94868}]},
         "history": {"line": [dict(verified)] if verified else []},
