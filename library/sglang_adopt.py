@@ -73,7 +73,7 @@ said:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import adopt, history
+from ansible.module_utils.sglang_pve import adopt, history, server
 
 
 def main() -> None:
@@ -105,10 +105,10 @@ def main() -> None:
             adopt.forget(name)
             module.exit_json(changed=True, was=note["was"])
         serves, said = adopt.give_back(note, wanted["timeout"])
-        history.append(past, [{"event": "given back", "server": name, "was": note["was"], "serves": serves}])
+        history.append(past, [{"event": "given_back", "server": name, "was": note["was"], "serves": serves}])
         if serves:
             adopt.forget(name)
-    except (adopt.AdoptError, OSError) as error:
+    except (adopt.AdoptError, server.ServerError, OSError) as error:
         module.fail_json(msg=f"{name}: {error}")
     module.exit_json(changed=True, was=note["was"], serves=serves, said=said)
 

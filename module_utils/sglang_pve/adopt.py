@@ -150,7 +150,7 @@ def wait_until(true: Callable[[], bool], seconds: float) -> bool:
 
 
 def stop(one: Stranger, timeout_s: float, kill: bool) -> None:
-    """Stop a server of now and all of its processes within ``timeout_s`` seconds; its unit is disabled too.
+    """Stop a server of now and all of its processes within ``timeout_s`` seconds.
 
     With ``kill`` what is left after that time gets SIGKILL. Raises AdoptError when something is left.
     """
@@ -172,14 +172,12 @@ def stop(one: Stranger, timeout_s: float, kill: bool) -> None:
             f"{left} did not end within {timeout_s:g} s of SIGTERM; running requests may take longer. Run adopt.yml "
             "again, which goes on from there, or end it with -e sglang_adopt_kill=true (SIGKILL)"
         )
-    if one["unit"] and foreign.unit_facts(one["unit"]).get("Transient") != "yes":
-        systemctl("disable", "--quiet", one["unit"])
 
 
 def take(index: int, shown: Mapping[str, Any], timeout_s: float, kill: bool, notes: Path = NOTES) -> dict[str, Any]:
     """Stop the foreign server ``shown`` ({"pid", "started"}) on this GPU and return its note.
 
-    Without ``shown`` an earlier take-over goes on. Raises AdoptError.
+    Its unit is disabled too. Without ``shown`` an earlier take-over goes on. Raises AdoptError and ServerError.
     """
     name, there = f"gpu{index}", on_card(index)
     if shown:
@@ -189,10 +187,7 @@ def take(index: int, shown: Mapping[str, Any], timeout_s: float, kill: bool, not
         if match[0]["blocked"]:
             raise AdoptError(f"pid {shown['pid']} cannot be taken over: {match[0]['blocked']}")
         note = write_note(name, match[0], notes)
-        try:
-            stop(match[0], timeout_s, kill)
-        except ServerError as error:
-            raise AdoptError(str(error)) from error
+        stop(match[0], timeout_s, kill)
         time.sleep(SETTLE_S)
         there = on_card(index)
     else:
@@ -200,6 +195,8 @@ def take(index: int, shown: Mapping[str, Any], timeout_s: float, kill: bool, not
         if found is None:
             raise AdoptError(f"GPU {index} has no server to take over any more; run adopt.yml again")
         note = found
+    if note["was"]["unit"] and not note["transient"]:
+        systemctl("disable", "--quiet", note["was"]["unit"])
     expect_none(index, there)
     return note
 

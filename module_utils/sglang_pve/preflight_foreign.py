@@ -24,6 +24,7 @@ def judge(state: State, servers: Sequence[Wanted], adopting: bool = False) -> li
     free = [server for server in servers if not _lent(state, server)]
     return [
         *_servers(state["foreign"]["servers"], free, adopting),
+        *([] if adopting else _unfinished(state, free)),
         *_memory(state, free),
         *_files(state["foreign"]["unit_files"]),
     ]
@@ -78,6 +79,20 @@ def _servers(strangers: Sequence[State], servers: Sequence[Wanted], adopting: bo
         else:
             cure = f"take it over with playbooks/adopt.yml --limit {hosts}, or stop it yourself"
             yield Finding("foreign-server", "error", seen, f"its GPU and ports free for {hosts}", cure, where=hosts)
+
+
+def _unfinished(state: State, servers: Sequence[Wanted]) -> Iterable[Finding]:
+    for server in servers:
+        was = state["foreign"]["unfinished"].get(server["name"])
+        if was and not any(_on(one, server) for one in state["foreign"]["servers"]):
+            yield Finding(
+                "take-over-unfinished",
+                "error",
+                f"adopt.yml stopped pid {was['pid']} (of user {was['user']}, started {was['how']}) and did not finish",
+                "a take-over that was finished or undone",
+                f"run playbooks/adopt.yml --limit {server['host']} again, which goes on from there",
+                where=server["host"],
+            )
 
 
 def _memory(state: State, servers: Sequence[Wanted]) -> Iterable[Finding]:

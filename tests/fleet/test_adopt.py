@@ -153,6 +153,12 @@ def test_a_failing_gate_puts_the_old_server_back(fleet: Fleet, hands: Hands) -> 
 
 def test_adopt_takes_them_over_one_at_a_time(fleet: Fleet, hands: Hands) -> None:
     before = hands.seen()
+    # A run that dies between the stop of the old server and the start of ours can be run again.
+    with fleet.started(playbook="adopt", sglang_adopt_confirm=True) as running:
+        running.wait_for("TASK [rollout : Switch it]")
+        running.kill(everything=True)
+    assert list(fleet.state()["foreign"]["unfinished"]) == ["gpu0"]
+    fleet.refused(f"error take-over-unfinished {fleet.host(0)}: adopt.yml stopped pid {before[0]['pid']} (of user ada")
     done = fleet.run("adopt", sglang_adopt_confirm=True)
     assert done.returncode == 0, done.stdout
     without_secrets(done.stdout)

@@ -137,5 +137,8 @@ def test_a_file_where_ours_goes_is_an_error() -> None:
 
 def test_a_takeover_that_was_cut_short_goes_on() -> None:
     seen = state()
-    seen["foreign"]["unfinished"] = {"gpu0": {"pid": 412, "user": "ada"}}
-    assert preflight_foreign.takeovers(seen, SERVERS) == {"gpu0": {"pid": 412, "user": "ada", "stopped": True}}
+    seen["foreign"]["unfinished"] = {"gpu0": {"pid": 412, "user": "ada", "how": "by hand"}}
+    one(seen, "error", "take-over-unfinished", "ct200-gpu0", "pid 412", "playbooks/adopt.yml --limit ct200-gpu0 again")
+    assert judge(seen, adopting=True) == []
+    taken = preflight_foreign.takeovers(seen, SERVERS)
+    assert taken == {"gpu0": {"pid": 412, "user": "ada", "how": "by hand", "stopped": True}}
