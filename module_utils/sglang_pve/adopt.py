@@ -225,6 +225,8 @@ def give_back(note: Mapping[str, Any], timeout_s: float) -> tuple[bool, str]:
             systemctl("start", "--no-block", was["unit"])
         elif alive({was["pid"]: was["started"]}):
             return False, f"{name} was told to stop and still finishes its requests; then run {what_to_run(note)}"
+        elif on_card(was["gpus"][0]["index"]):
+            return True, f"{name} was started again already by something else"
         elif note["process"]["why_not"]:
             return False, (
                 f"{name} was stopped and cannot be started again as it was, since {note['process']['why_not']}; "

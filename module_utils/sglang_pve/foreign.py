@@ -218,17 +218,23 @@ def by_hand(pid: int, table: Table) -> str:
     return "by hand (nohup)" if ignored and int(ignored.group(1), 16) & SIGHUP_BIT else "by hand"
 
 
-def _kept_by(pid: int) -> str:
-    """What would start a process again behind our back: the user's own systemd, or a container in the container."""
-    try:
-        text = (PROC / str(pid) / "cgroup").read_text(errors="replace")
-    except OSError:
-        return ""
+def kept_by(text: str) -> str:
+    """Read /proc/PID/cgroup: what would start the process again behind our back, in words.
+
+    That is the user's own systemd, or a container in the container.
+    """
     unit = re.search(r"/user@\d+\.service/.*?([^/]+\.service)", text)
     inner = re.search(r"/((?:docker|libpod|crio|cri-containerd|nspawn)[-/.][^/\s]*)", text)
     if unit:
         return f"it belongs to {unit.group(1)} of its user's own systemd, which would start it again"
     return f"it runs in a container of its own ({inner.group(1)[:40]})" if inner else ""
+
+
+def _control_group(pid: int) -> str:
+    try:
+        return (PROC / str(pid) / "cgroup").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _blocked(server: Mapping[str, Any], neighbours: int) -> str:
@@ -243,7 +249,7 @@ def _blocked(server: Mapping[str, Any], neighbours: int) -> str:
         return f"its unit has the name of one of ours ({server['unit']}), whose file would be overwritten"
     if server["unit"] and neighbours > 1:
         return f"{server['unit']} runs {neighbours} servers, which would all stop with it"
-    return _kept_by(server["pid"]) if not server["unit"] else ""
+    return "" if server["unit"] else kept_by(_control_group(server["pid"]))
 
 
 def read(

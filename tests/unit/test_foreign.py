@@ -140,6 +140,22 @@ def test_a_unit_does_not_own_what_somebody_started_below_its_daemon(
     assert foreign.owning_unit(60, table) == ""
 
 
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/llm.service\n", "llm.service of its user's own"),
+        ("1:name=systemd:/system.slice/docker-0123abc.scope\n0::/\n", "a container of its own (docker-0123abc.scope)"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/tmux-spawn-1.scope\n", ""),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", ""),
+        ("0::/system.slice/ssh.service\n", ""),
+        ("0::/\n", ""),
+    ],
+)
+def test_what_would_start_it_again_is_told_by_its_control_group(group: str, words: str) -> None:
+    assert words in foreign.kept_by(group)
+    assert bool(words) is bool(foreign.kept_by(group))
+
+
 def test_tmux_and_nohup_are_named(tmp_path: Path) -> None:
     table = processes((50, 1, "tmux new -d"), (55, 50, "-bash"), (60, 55, "python3 -m sglang.launch_server"))
     assert foreign.by_hand(60, table) == "by hand (tmux)"
