@@ -11,13 +11,13 @@ from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
-from sglang_pve import findings, preflight, report
+from sglang_pve import findings, preflight, preflight_foreign, report
 
 display = Display()
 
 
 class ActionModule(ActionBase):
-    """Arguments: findings (made elsewhere), and what to judge: state (of fleet_state), servers, needs."""
+    """Arguments: findings (made elsewhere), and what to judge: state (of fleet_state), servers, needs, adopting."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -28,6 +28,7 @@ class ActionModule(ActionBase):
         found = findings.merged(findings.Finding(**item) for item in args.get("findings", []))
         if "state" in args:
             found += preflight.judge(args["state"], args["servers"], args["needs"])
+            found += preflight_foreign.judge(args["state"], args["servers"], args.get("adopting", False))
         if found:
             display.display(report.findings_table(found, colour=sys.stdout.isatty()))
         errors = findings.errors(found)

@@ -45,9 +45,9 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description: >-
-    C(host), C(nvcc) (version), C(wheels) (file names), C(gpus), C(stacks), C(releases), C(servers) by name (C(gpu0)),
-    and C(history) with the line of verified states, all verified releases, the last entries, and how many lines could
-    not be read.
+    C(host), C(nvcc) (version), C(wheels) (file names), C(gpus), C(foreign) (SGLang servers and unit files of others,
+    and take-overs that were not finished), C(stacks), C(releases), C(servers) by name (C(gpu0)), and C(history) with
+    the line of verified states, all verified releases, the last entries, and how many lines could not be read.
   returned: always
   type: dict
 """

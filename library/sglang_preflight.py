@@ -20,6 +20,10 @@ options:
   needs:
     description: What stack, checkpoints and servers need.
     type: dict
+  adopting:
+    description: A server of somebody else that can be taken over is no error.
+    type: bool
+    default: false
   findings:
     description: Findings made elsewhere, such as by plans.
     type: list

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from . import gate, gpus, history, host, release, server, toolkit
+from . import adopt, foreign, gate, gpus, history, holders, host, release, server, toolkit
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -92,8 +92,18 @@ def _ask(seen: Mapping[str, Any]) -> dict[str, Any]:
     return {"healthy": gate.healthy(base, timeout_s=5), "pools": pools}
 
 
-def read_servers(root: Path, systemd: Path, indexes: Iterable[int]) -> dict[str, dict[str, Any]]:
-    """Every server by name: link, parameters, unit, loan, what runs, whether it is healthy, and its pools."""
+def _card_of(index: int, seen: Mapping[str, Any], cards: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The card of a server: the one of its parameters, else the one of its index."""
+    uuid = seen["parameters"].get("gpu_uuid")
+    found = (card for card in cards if card["uuid"] == uuid or (not uuid and card["index"] == index))
+    return next(found, None)
+
+
+def read_servers(
+    root: Path, systemd: Path, indexes: Iterable[int], cards: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Every server by name: link, parameters, unit, loan, what runs, its card and who holds memory of it, whether it is
+    healthy, and its pools. ``cards`` is what gpus.query returned, its processes named (holders.named)."""
     servers = [server.Server(index, root, systemd) for index in indexes]
     units = host.unit_states([item.unit for item in servers])
     seen = {}
@@ -101,7 +111,9 @@ def read_servers(root: Path, systemd: Path, indexes: Iterable[int]) -> dict[str,
         unit = units.get(item.unit, {})
         environ = server.process_environment(int(unit.get("main_pid") or 0))
         loan = server.read_loan(item)
-        seen[item.name] = {"index": item.index, "lent": loan, **server.observe(item, unit, environ)}
+        there = server.observe(item, unit, environ)
+        card = holders.of_card(_card_of(item.index, there, cards["gpus"]), cards["processes"], item.unit)
+        seen[item.name] = {"index": item.index, "lent": loan, "gpu": card, **there}
     with ThreadPoolExecutor(max_workers=max(len(seen), 1)) as pool:
         for name, answer in zip(seen, pool.map(_ask, seen.values())):
             seen[name].update(answer)
@@ -129,16 +141,23 @@ def read(
     ``nvcc`` and ``wheels`` are None and empty unless ``cuda_home`` and ``wheelhouse`` say where to look.
     """
     entries, broken = history.read(history_path)
+    facts, cards = host.facts(list(paths)), gpus.query()
+    cards["processes"] = holders.named(cards["processes"])
     return {
         "schema": SCHEMA,
-        "host": host.facts(list(paths)),
+        "host": facts,
         "nvcc": toolkit.nvcc_version(cuda_home) if cuda_home else None,
         "wheels": read_wheels(wheelhouse) if wheelhouse else [],
-        "gpus": gpus.query(),
+        "gpus": cards,
+        "foreign": {
+            "servers": foreign.read(cards["gpus"], facts["listeners"], cards["processes"]),
+            "unit_files": foreign.unit_files(systemd),
+            "unfinished": adopt.unfinished(),
+        },
         "stacks": read_stacks(root),
         "releases": release.read_all(root / "releases"),
         "models": read_models(MODELS),
-        "servers": read_servers(root, systemd, discover(root, systemd)),
+        "servers": read_servers(root, systemd, discover(root, systemd), cards),
         "history": {
             "line": history.line(entries),
             "verified": sorted(history.verified_releases(entries)),

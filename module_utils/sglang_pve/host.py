@@ -16,6 +16,7 @@ from typing import Any
 
 from . import command
 from .command import HungCommandError, MissingCommandError, Runner
+from .masking import masked
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
@@ -249,9 +250,9 @@ def parse_unit(text: str) -> str | None:
 
 def command_line(pid: int, proc: Path = PROC) -> str:
     """A process's command line in 200 characters; what follows an option named after a secret is masked."""
-    raw = _read(proc / str(pid) / "cmdline").replace("\0", " ").strip() or _read(proc / str(pid) / "comm")
-    raw = " ".join(raw.split())
-    return re.sub(r"(?i)(--?[\w-]*(?:key|token|password|secret)[\w-]*[= ])\S+", r"\1***", raw)[:200]
+    words = _read(proc / str(pid) / "cmdline").split("\0")
+    text = " ".join(masked(words)).strip() or _read(proc / str(pid) / "comm")
+    return " ".join(text.split())[:200]
 
 
 def _pids(proc: Path) -> list[int]:

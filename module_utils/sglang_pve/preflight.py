@@ -25,7 +25,7 @@ def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> 
     return [
         *_inventory(servers),
         *_gpus(state["gpus"], servers),
-        *_ports(state["host"]["listeners"], servers),
+        *_ports(_known_listeners(state), servers),
         *_disk(state, needs),
         *_memory(state["host"]["memory"], needs),
         *_system(state["host"]),
@@ -91,6 +91,12 @@ def _gpus(gpus: State, servers: Sequence[Wanted]) -> Iterable[Finding]:
                 "correct the inventory, or look for a card that fell off the bus in the node's kernel log",
                 where=server["host"],
             )
+
+
+def _known_listeners(state: State) -> list[State]:
+    """Without those of foreign SGLang servers, which have findings of their own (preflight_foreign)."""
+    foreign = {pid for one in state["foreign"]["servers"] for pid in one["pids"]}
+    return [item for item in state["host"]["listeners"] if item["pid"] not in foreign]
 
 
 def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Finding]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import foreign, holders
 from .findings import Finding, worst_first
 
 # A dash stands for a number that is not known.
@@ -62,6 +63,7 @@ def fleet_rows(host_names: Mapping[str, str], state: Mapping[str, Any]) -> list[
         row: dict[str, Any] = dict.fromkeys(ROW_KEYS)
         row.update(server=host_names.get(name, name), gpu=int(name[3:]), state="down", verified=verified.get(name))
         row["in_inventory"] = name in host_names
+        row["others"] = _others(int(name[3:]), state)
         rows.append(row)
         seen = state["servers"].get(name)
         if seen is None:
@@ -84,9 +86,19 @@ def fleet_rows(host_names: Mapping[str, str], state: Mapping[str, Any]) -> list[
     return rows
 
 
+def _others(index: int, state: Mapping[str, Any]) -> list[str]:
+    """Who else is on the card of a server, in words. Without a pid it may be the server itself, if that runs."""
+    strangers = [one for one in state["foreign"]["servers"] if index in [card["index"] for card in one["gpus"]]]
+    known = {pid for one in strangers for pid in one["pids"]}
+    seen = state["servers"].get(f"gpu{index}") or {"gpu": {"holders": []}, "unit": {}}
+    rows = [row for row in seen["gpu"]["holders"] if not row["own"] and row["pid"] not in known]
+    rows = [row for row in rows if row["pid"] is not None or not seen["unit"].get("main_pid")]
+    return [*map(foreign.sentence, strangers), *map(holders.sentence, rows)]
+
+
 ROW_KEYS = (
     *("server", "gpu", "in_inventory", "listen", "port", "release", "link", "verified", "state", "pid", "since"),
-    *("restarts", "gpu_mib", "running_limit", "kv_tokens", "lent"),
+    *("restarts", "gpu_mib", "running_limit", "kv_tokens", "lent", "others"),
 )
 HEADER = ("SERVER", "GPU", "ADDRESS", "RELEASE", "STATE", "SINCE", "RESTARTS", "GPU MIB", "RUNNING LIMIT", "KV TOKENS")
 
@@ -121,6 +133,7 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
         for row in rows
         if row["lent"]
     ]
+    said += [f"{text} is on the card of {row['server']}" for row in rows for text in row["others"]]
     wrong = [f"{row['server']} is not in the inventory" for row in rows if not row["in_inventory"]]
     wanted = [row for row in rows if row["in_inventory"] and not row["lent"]]
     wrong += [f"{row['server']} is {row['state']}" for row in wanted if row["state"] != "ready"]
@@ -149,3 +162,25 @@ def findings_table(findings: Sequence[Finding], colour: bool = False) -> str:
             f"  seen      {item.seen}\n  expected  {item.expected}\n  do        {item.cure}"
         )
     return "\n".join(blocks)
+
+
+def takeovers_text(rows: Sequence[Mapping[str, Any]], confirmed: bool) -> str:
+    """What adopt.yml takes over: ``rows`` of {"server", "was" (preflight_foreign.takeovers), "to" (of the plan)}."""
+    if not rows:
+        return "No SGLang server of somebody else is on a selected GPU; nothing was touched."
+    header = ("SERVER", "GPU", "PID", "USER", "STARTED", "PORT", "BECOMES", "RELEASE")
+    cells = []
+    lines = []
+    for row in rows:
+        server, was, to = row["server"], row["was"], row["to"]
+        new = f"{to['parameters']['host']}:{to['parameters']['port']}"
+        pid = "stopped" if was["stopped"] else was["pid"]
+        port = was["port"] or "-"
+        cells.append((server["host"], server["index"], pid, was["user"], was["how"], port, new, to["release"]))
+        lines.append(f"{server['host']} runs as: {' '.join(was['argv'])}")
+    end = (
+        "They are taken over now, one at a time behind the gate."
+        if confirmed
+        else "Nothing was touched. To take them over, one at a time behind the gate, add -e sglang_adopt_confirm=true."
+    )
+    return "\n".join([table(header, cells), *lines, end])

@@ -127,11 +127,11 @@ class Fleet:
         return done
 
     @contextlib.contextmanager
-    def started(self, *options: str, **extra: Any) -> Iterator[Running]:
-        """site.yml, running; at the end nothing of it is left on the controller."""
+    def started(self, *options: str, playbook: str = "site", **extra: Any) -> Iterator[Running]:
+        """A playbook, running; at the end nothing of it is left on the controller."""
         log = self.folder / "running.log"
         with log.open("w") as out:
-            command = self.command("site", *options, **extra)
+            command = self.command(playbook, *options, **extra)
             tool = subprocess.Popen(command, cwd=PROJECT, stdout=out, stderr=out, start_new_session=True)
         try:
             yield Running(tool, log)

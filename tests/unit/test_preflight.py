@@ -23,6 +23,7 @@ def well():
             "driver": "580.159.03",
             "gpus": [{**CARD, "index": i} for i in range(2)],
         },
+        "foreign": {"servers": [], "unit_files": [], "unfinished": {}},
         "stacks": {},
         "releases": {},
         "servers": {},

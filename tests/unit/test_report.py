@@ -5,6 +5,7 @@ from sglang_pve import report
 from sglang_pve.findings import Finding
 
 UNIT = {"active": "active", "sub": "running", "main_pid": 1, "since": "2026-12-01T04:59:08+00:00", "restarts": 0}
+SELF = {"pid": 2, "uuid": "GPU-1", "used_mib": 94868, "user": "sglang", "command": "python", "own": True}
 NAMES = {"gpu0": "ct200-gpu0", "gpu10": "ct200-gpu10"}
 
 
@@ -16,13 +17,15 @@ def seen(**change):
         "unit": UNIT,
         "healthy": True,
         "lent": None,
+        "gpu": {"uuid": "GPU-1", "used_mib": 94868, "holders": [SELF]},
         "pools": {"max_total_num_tokens": 865586, "max_running_requests": 256},
         **change,
     }
 
 
-def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), **servers):
+def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), strangers=(), **servers):
     state = {
+        "foreign": {"servers": list(strangers)},
         "servers": servers,
         "gpus": {"gpus": [{"uuid": "GPU-1", "memory_used_mib": 94868}]},
         "history": {"line": [dict(verified)] if verified else []},
@@ -123,3 +126,51 @@ def test_findings_come_worst_first_with_what_to_do():
         "  expected  b",
         "  do        c",
     ]
+
+
+STRANGER = {
+    "pid": 412,
+    "kind": "server",
+    "user": "ada",
+    "how": "by hand (tmux)",
+    "port": 8000,
+    "gpus": [{"index": 10, "uuid": "GPU-10"}],
+    "argv": ["python3", "-m", "sglang.launch_server", "--api-key", "***"],
+    "pids": [412, 413],
+    "stopped": False,
+}
+TRAINER = {**SELF, "pid": 77, "user": "bob", "command": "python train.py", "used_mib": 2000, "own": False}
+UNSEEN = {**SELF, "pid": None, "user": "", "command": "", "own": False}
+
+
+def test_who_else_is_on_a_card_is_said_and_does_no_harm_to_the_verdict():
+    gpu = {"uuid": "GPU-1", "used_mib": 96868, "holders": [SELF, TRAINER, UNSEEN]}
+    found = rows(gpu0=seen(gpu=gpu), gpu10=seen(), strangers=[STRANGER])
+    word, sentences = report.verdict(found)
+    assert word == "ready"
+    what = "an SGLang server of user ada, started by hand (tmux), on port 8000, GPU 10"
+    assert sentences[1:] == [
+        "pid 77 (python train.py, of user bob, 2,000 MiB) is on the card of ct200-gpu0",
+        f"pid 412 ({what}) is on the card of ct200-gpu10",
+    ]
+
+
+def test_memory_of_an_unseen_process_is_said_where_the_server_itself_does_not_run():
+    gpu = {"uuid": "GPU-1", "used_mib": 94868, "holders": [UNSEEN]}
+    _, sentences = report.verdict(rows(gpu0=seen(gpu=gpu, unit={"active": "inactive"}), gpu10=seen()))
+    assert "a process that this container does not see (94,868 MiB) is on the card of ct200-gpu0" in sentences
+
+
+def test_what_is_taken_over_is_shown_with_what_takes_its_place():
+    server = {"host": "ct200-gpu10", "index": 10}
+    to = {"release": "1e14", "parameters": {"host": "10.0.0.2", "port": 30010}}
+    text = report.takeovers_text([{"server": server, "was": STRANGER, "to": to}], confirmed=False)
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[1] == "ct200-gpu10 10 412 ada by hand (tmux) 8000 10.0.0.2:30010 1e14"
+    assert lines[2] == "ct200-gpu10 runs as: python3 -m sglang.launch_server --api-key ***"
+    assert lines[3].startswith("Nothing was touched.")
+    stopped = report.takeovers_text(
+        [{"server": server, "was": {**STRANGER, "stopped": True}, "to": to}], confirmed=True
+    )
+    assert "  stopped  " in stopped and "Nothing was touched" not in stopped
+    assert "nothing was touched" in report.takeovers_text([], confirmed=True)

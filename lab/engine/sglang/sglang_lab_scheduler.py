@@ -4,6 +4,7 @@ It reads its order as one JSON line, walks through the start, answers with one J
 "ok" for each line it gets. It ends when its parent goes away.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -34,8 +35,15 @@ def main():
             os.kill(order["parent"], signal.SIGQUIT)
 
 
+def _hold(card):
+    """Keep the card's device open, as every process with GPU memory does; a machine without cards has none."""
+    with contextlib.suppress(OSError):
+        os.open(f"/dev/nvidia{card['index']}", os.O_RDWR)
+
+
 def _start(order, fault):
     settings = order["settings"]
+    _hold(order["card"])
     scale = _WRONG if fault.kind == "wrong-pools" else 1.0
     startup = Startup(settings, Card(**order["card"]), Model(settings["model_path"]), scale)
     for step in startup.steps:
