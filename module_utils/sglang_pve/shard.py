@@ -87,8 +87,8 @@ def parse_header(stream: BinaryIO, file_size: int) -> Header:
     """The header of a safetensors file of ``file_size`` bytes, read from its start.
 
     Raises CheckpointError, and nothing else, for everything that the library would refuse: ids ``empty-file``,
-    ``lfs-pointer``, ``html-page``, ``header-invalid``, ``header-too-large``, ``shard-truncated``,
-    ``shard-trailing-data``, ``unreadable-file``.
+    ``lfs-pointer``, ``html-page``, ``header-*``, ``tensor-*``, ``shard-truncated``, ``shard-trailing-data``,
+    ``unreadable-file``; docs/checkpoint.md says what each means.
     """
     try:
         raw = _read(stream, file_size)
@@ -105,8 +105,8 @@ def parse_header(stream: BinaryIO, file_size: int) -> Header:
     return Header(tensors, repeated, hashlib.sha256(raw).hexdigest())
 
 
-def _invalid(seen: str, expected: str) -> CheckpointError:
-    return CheckpointError("header-invalid", seen, expected)
+def _invalid(seen: str, expected: str, id: str = "header-invalid") -> CheckpointError:
+    return CheckpointError(id, seen, expected)
 
 
 def _read(stream: BinaryIO, file_size: int) -> bytes:
@@ -129,6 +129,7 @@ def _read(stream: BinaryIO, file_size: int) -> bytes:
         raise _invalid(
             f"a header length of {length} bytes (the file begins with {prefix!r})",
             f"at most the {file_size - 8} bytes that follow it",
+            "header-length",
         )
     if length > HEADER_LIMIT:
         raise CheckpointError("header-too-large", f"a header of {length} bytes", f"at most {HEADER_LIMIT}")
@@ -154,9 +155,9 @@ def _load(raw: bytes) -> dict[str, Any]:
             # A lone surrogate is no text; encoding is the cheapest way to find one.
             json.dumps(loaded, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
-        raise _invalid(f"not JSON ({error})", "a JSON object in UTF-8") from error
+        raise _invalid(f"not JSON ({error})", "a JSON object in UTF-8", "header-not-json") from error
     if not isinstance(loaded, dict):
-        raise _invalid(f"a JSON {type(loaded).__name__}", "a JSON object")
+        raise _invalid(f"a JSON {type(loaded).__name__}", "a JSON object", "header-not-json")
     return loaded
 
 
@@ -198,7 +199,7 @@ def _once(value: dict[str, Any], names: Iterable[str], where: str) -> None:
     if isinstance(value, _Repeated):
         twice = set(names).intersection(_repeated(key for key, _ in value.pairs))
         if twice:
-            raise _invalid(f"{where} gives {', '.join(sorted(twice))} twice", "each field once")
+            raise _invalid(f"{where} gives {', '.join(sorted(twice))} twice", "each field once", "header-field-twice")
 
 
 def _check_metadata(metadata: Any) -> None:
@@ -221,7 +222,7 @@ def _tensor(name: str, entry: Any) -> Tensor:
     if isinstance(dtype, dict) and [value for _, value in _pairs(dtype)] == [None]:
         (dtype,) = dtype
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise _invalid(f"{where} of type {_show(dtype)}", f"one of {', '.join(BITS)}")
+        raise _invalid(f"{where} of type {_show(dtype)}", f"one of {', '.join(BITS)}", "tensor-type")
     if not _sizes(shape):
         raise _invalid(f"{where} of shape {_show(shape)}", "a list of sizes")
     if not _sizes(offsets) or len(offsets) != 2:
@@ -231,6 +232,7 @@ def _tensor(name: str, entry: Any) -> Tensor:
         raise _invalid(
             f"{where}, {dtype} of shape {_show(shape)}, takes {tensor.bytes} bytes of the file",
             f"{_bytes(where, tensor)} bytes by type and shape",
+            "tensor-size",
         )
     return tensor
 
@@ -265,10 +267,10 @@ def _check_layout(tensors: dict[str, Tensor]) -> int:
     end, before = 0, "the start"
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
         if tensor.begin != end:
-            word = "overlaps" if tensor.begin < end else "leaves a hole after"
-            raise _invalid(
-                f"tensor {_show(name)} begins at {tensor.begin} and {word} {before}", f"it to begin at {end}"
-            )
+            overlaps = tensor.begin < end
+            word = "overlaps" if overlaps else "leaves a hole after"
+            seen = f"tensor {_show(name)} begins at {tensor.begin} and {word} {before}"
+            raise _invalid(seen, f"it to begin at {end}", "tensor-overlap" if overlaps else "tensor-hole")
         end, before = tensor.end, _show(name)
     return end
 

@@ -171,7 +171,7 @@ def test_a_shard_that_was_cut_says_by_how_much(model: Path, layout: Layout) -> N
         (b"", "empty-file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "lfs-pointer"),
         (b"<!doctype html>", "html-page"),
-        (b"\xff" * 100, "header-invalid"),
+        (b"\xff" * 100, "header-length"),
     ],
 )
 def test_something_else_in_place_of_a_shard(model: Path, layout: Layout, content: bytes, id: str) -> None:

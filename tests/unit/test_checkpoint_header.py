@@ -164,8 +164,8 @@ def test_what_only_the_library_would_think_of(header: str, length: int) -> None:
         (b"1234567", "header-invalid", "7 bytes"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", "lfs-pointer", "Git LFS"),
         (b"<!DOCTYPE html><html>Not found</html>", "html-page", "web page"),
-        ((10**6).to_bytes(8, "little") + b"{}", "header-invalid", "1000000"),
-        (join(b"{not json", b""), "header-invalid", "not JSON"),
+        ((10**6).to_bytes(8, "little") + b"{}", "header-length", "1000000"),
+        (join(b"{not json", b""), "header-not-json", "not JSON"),
         (
             join({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, bytes(10)),
             "shard-truncated",
@@ -178,7 +178,7 @@ def test_what_only_the_library_would_think_of(header: str, length: int) -> None:
         ),
         (
             join({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 8]}}, bytes(8)),
-            "header-invalid",
+            "tensor-size",
             "takes 8 bytes",
         ),
         (
@@ -186,7 +186,7 @@ def test_what_only_the_library_would_think_of(header: str, length: int) -> None:
                 {n: {"dtype": "U8", "shape": [4], "data_offsets": [b, b + 4]} for n, b in (("a", 0), ("b", 5))},
                 bytes(9),
             ),
-            "header-invalid",
+            "tensor-hole",
             "hole",
         ),
         (
@@ -194,7 +194,7 @@ def test_what_only_the_library_would_think_of(header: str, length: int) -> None:
                 {n: {"dtype": "U8", "shape": [4], "data_offsets": [b, b + 4]} for n, b in (("a", 0), ("b", 3))},
                 bytes(7),
             ),
-            "header-invalid",
+            "tensor-overlap",
             "overlaps",
         ),
     ],
