@@ -63,10 +63,15 @@ def free_bytes(path: Path) -> int | None:
     return info.f_bavail * info.f_frsize if info.f_blocks else None
 
 
+def device(path: Path) -> int:
+    """The file system that ``path`` lies, or would lie, in."""
+    return _existing(path).stat().st_dev
+
+
 def in_memory(path: Path) -> bool:
     """Whether ``path`` lies, or would lie, in a tmpfs or ramfs."""
-    device = _existing(path).stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    number = device(path)
+    wanted = f"{os.major(number)}:{os.minor(number)}"
     for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         mount, _, source = line.partition(" - ")
         if mount.split()[2] == wanted and source.split()[0] in ("tmpfs", "ramfs"):
