@@ -41,6 +41,8 @@ class ActionModule(ActionBase):
     def _copy(self, task_vars):
         """Let Ansible's own machinery for long tasks run the module, so that a broken connection does not end it."""
         progress = f"/run/sglang-staging-{uuid.uuid4().hex}"
+        # Below the home directory it would be on a disk that may be full, and HOME need not be that of the account.
+        self._connection._shell.set_option("async_dir", "/run/sglang-jobs")
         self._task.async_val = LIMIT_S
         job = self._execute_module(
             module_args={**self._task.args, "progress": progress}, task_vars=task_vars, wrap_async=True

@@ -74,7 +74,7 @@ def _copy_bytes(source: Path, part: Path, file: File, progress: Progress, stop: 
         # The source's page cache is charged to the same container that the copy has to fit in.
         os.posix_fadvise(reader.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     as_planned = (before.st_size, before.st_mtime_ns, length) == (file.bytes, file.mtime_ns, file.bytes)
-    if not as_planned or _state(source.stat()) != _state(before):
+    if not as_planned or state(source.stat()) != state(before):
         raise StagingError(f"{source} changed while it was read. Run again when nothing writes to it")
     return digest.hexdigest()
 
@@ -84,7 +84,8 @@ def _write_all(writer: BinaryIO, data: memoryview) -> None:
         data = data[writer.write(data) :]
 
 
-def _state(info: os.stat_result) -> tuple[int, ...]:
+def state(info: os.stat_result) -> tuple[int, ...]:
+    """What is another once a file was written to or replaced."""
     # The last cannot be set back, as the modification time can.
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .checkpoint import INDEX
+from .copying import state
 from .hold import RefusedError
 from .mtp import some
 from .shard import BITS, CheckpointError, Header, Tensor, parse_header
@@ -21,11 +22,15 @@ PREFIX = "mtp."
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor and the file that has it; its data begin ``offset`` bytes from the file's start."""
+    """A tensor and the file that has it; its data begin ``offset`` bytes from the file's start.
+
+    ``state`` is the file's when its header was read.
+    """
 
     tensor: Tensor
     file: Path
     offset: int
+    state: tuple[int, ...]
 
 
 def find(sources: Sequence[Path], extract: bool) -> dict[str, Piece]:
@@ -36,18 +41,17 @@ def find(sources: Sequence[Path], extract: bool) -> dict[str, Piece]:
     """
     found: dict[str, Piece] = {}
     for file, wanted in (place for source in sources for place in _places(source, extract)):
-        header, start = read_header(file)
+        header, start, seen = read_header(file)
         names = [name for name in header.tensors if name.startswith(PREFIX)]
         for name in set(names).intersection(found):
             raise RefusedError(f"{name} is in {found[name].file} and in {file}. Name each file once")
         if not set(names) >= wanted:
             raise RefusedError(f"{file} lacks {some(wanted - set(names))}, which the index beside it puts there")
         for name in names:
-            found[name] = Piece(header.tensors[name], file, start + header.tensors[name].begin)
+            found[name] = Piece(header.tensors[name], file, start + header.tensors[name].begin, seen)
     if not found:
-        raise RefusedError(
-            f"{', '.join(map(str, sources))}: no {PREFIX}* tensor. Name the files or the model that have it"
-        )
+        places = ", ".join(map(str, sources))
+        raise RefusedError(f"no {PREFIX}* tensor in {places}. Name the files, or the model, that have the head")
     return found
 
 
@@ -88,13 +92,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_header(file: Path) -> tuple[Header, int]:
-    """A file's header, and where its data begin in bytes."""
+def read_header(file: Path) -> tuple[Header, int, tuple[int, ...]]:
+    """A file's header, where its data begin in bytes, and the file's state."""
     try:
         with file.open("rb") as stream:
-            header = parse_header(stream, os.fstat(stream.fileno()).st_size)
+            info = os.fstat(stream.fileno())
+            header = parse_header(stream, info.st_size)
             stream.seek(0)
-            return header, 8 + int.from_bytes(stream.read(8), "little")
+            return header, 8 + int.from_bytes(stream.read(8), "little"), state(info)
     except CheckpointError as error:
         finding = error.finding
         raise RefusedError(f"{file}: {finding.seen}, expected {finding.expected}. {finding.cure}") from error
@@ -118,19 +123,17 @@ def lay_out(pieces: dict[str, Piece]) -> tuple[bytes, list[Piece]]:
 
 
 def write(path: Path, start: bytes, pieces: Iterable[Piece]) -> str:
-    """Write the new file and return its SHA-256. Raises RefusedError when a source is written to meanwhile."""
+    """Write the new file and return its SHA-256. Raises RefusedError where a source is not as its header was."""
     digest = hashlib.sha256(start)
     with path.open("xb") as writer:
         writer.write(start)
         for piece in pieces:
             with piece.file.open("rb") as reader:
-                before = os.fstat(reader.fileno())
                 reader.seek(piece.offset)
                 for block in _blocks(reader, piece.tensor.bytes):
                     digest.update(block)
                     writer.write(block)
-            after = piece.file.stat()
-            if (before.st_ino, before.st_size, before.st_ctime_ns) != (after.st_ino, after.st_size, after.st_ctime_ns):
+            if state(piece.file.stat()) != piece.state:
                 raise RefusedError(f"{piece.file} changed while it was read. Run again when nothing writes to it")
         writer.flush()
         os.fsync(writer.fileno())
