@@ -55,6 +55,9 @@ test-fleet: packages ## Bad input, kills and crashes on a deployed fleet of its 
 test-transport: packages ## The transport at its limits: many servers, big files, random words, sudo (tests/transport)
 	$(BIN)/pytest tests/transport
 
+test-staging: packages ## Staging in a deployed container: killed, cut short, restarted in the middle (tests/staging)
+	$(BIN)/pytest tests/staging
+
 # The summary of the unit tests comes last, so that whoever reads only the end knows that they ran.
 test: lint molecule unit ## Everything a change must pass
 
@@ -69,6 +72,9 @@ DOWNLOAD = $(BIN)/python -m pip download --no-deps --require-hashes --only-binar
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
 
+bench-stage: setup ## Staging 4 GiB into memory beside copying and hashing the same files
+	$(BIN)/python tests/bench/stage.py
+
 wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK for CONTAINER_PYTHON; needs a network, can be run again
 	$(DOWNLOAD) -r stacks/$(STACK)/lock.txt
 	awk '/^uv==/,/[^\\]$$/' requirements/dev.txt > $(VENV)/uv.txt && $(DOWNLOAD) -r $(VENV)/uv.txt
@@ -80,4 +86,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport wheelhouse docs lock-dev
+.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-transport bench-stage wheelhouse docs lock-dev
