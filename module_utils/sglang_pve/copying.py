@@ -46,7 +46,7 @@ def _copy(source: Path, target: Target, file: File, progress: Progress, stop: th
         part.replace(place)
     except OSError as error:
         # One of a read or a write does not name the file.
-        raise OSError(error.errno, error.strerror, str(place)) from error
+        raise OSError(error.errno, error.strerror, error.filename or str(place)) from error
     finally:
         # Half a file in a full tmpfs would hold memory that everybody needs.
         part.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -166,6 +167,35 @@ def test_only_a_whole_copy_may_be_served(model: Model, spoil: str, capsys: pytes
     capsys.readouterr()
     assert staging.main(["--whole", str(model.target)]) == 1
     assert str(model.target) in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it makes files that another user cannot read")
+@pytest.mark.parametrize(
+    ("name", "words"), [("model-00002-of-00003.safetensors", "unreadable-file"), ("notes.txt", "Permission denied")]
+)
+def test_a_file_that_the_container_cannot_read(name: str, words: str) -> None:
+    """As in an unprivileged container whose checkpoint belongs to a user id that it does not have."""
+    with tempfile.TemporaryDirectory() as place:
+        model = Model(Path(place) / "source", Path(place) / "memory/m")
+        make_checkpoint(model.source)
+        (model.source / name).touch()
+        (model.source / name).chmod(0o600)
+        model.target.parent.mkdir()
+        os.chown(model.target.parent, 65534, 65534)
+        Path(place).chmod(0o755)
+        os.chown(place, 65534, 65534)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.setuid(65534)
+            try:
+                staging.stage([model], lambda line: None)
+            except Exception as error:
+                os.write(writer, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        told = os.read(reader, 4096).decode()
+    assert words in told and name in told
 
 
 @pytest.mark.parametrize(
