@@ -55,6 +55,9 @@ test-fleet: packages ## Bad input, kills and crashes on a deployed fleet of its 
 test-transport: packages ## The transport at its limits: many servers, big files, random words, sudo (tests/transport)
 	$(BIN)/pytest tests/transport
 
+test-staging: packages ## Staging in a deployed container: killed, cut short, restarted in the middle (tests/staging)
+	$(BIN)/pytest tests/staging
+
 # The summary of the unit tests comes last, so that whoever reads only the end knows that they ran.
 test: lint molecule unit ## Everything a change must pass
 
@@ -66,6 +69,9 @@ bench-checkpoint: setup ## Structure check and SHA-256 of a checkpoint of 4.4 Gi
 
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
+
+bench-stage: setup ## Staging 4 GiB into memory beside copying and hashing the same files
+	$(BIN)/python tests/bench/stage.py
 
 # STACK and CONTAINER_PYTHON may name several: STACK="a b" CONTAINER_PYTHON=3.11,3.12
 wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK for CONTAINER_PYTHON; needs a network, can be run again
@@ -87,4 +93,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport bench-stack wheelhouse lock flags docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-transport bench-stack bench-stage wheelhouse lock flags docs lock-dev

@@ -11,7 +11,8 @@ description:
   - Copies each checkpoint in one pass that hashes as it copies, and marks it whole at the end; a copy that was killed
     is taken up where it stopped, one that is whole is left alone.
   - Refuses with the sum, before anything is copied, when it cannot fit.
-  - Keeps the list of what is staged at boot.
+  - Keeps the list of what is staged before a server starts, after a restart of the container too.
+  - A copy runs on when the connection breaks; the next run waits for it. How far it is, is shown every five seconds.
 options:
   state:
     description:
@@ -29,15 +30,18 @@ options:
       source: {description: The durable directory., type: path, required: true}
       target: {description: The copy., type: path, required: true}
   config:
-    description: The list that the staging of the next boot reads.
+    description: The list that C(sglang-model.service) reads.
     type: path
     default: /etc/sglang/models.json
   root:
     description: Where releases and servers are.
     type: path
     default: /opt/sglang
+  progress:
+    description: A file that holds how far the copy is, while it lasts. The task sets it to show its progress.
+    type: path
 attributes:
-  check_mode: {support: full, description: Says which checkpoints would be copied or removed.}
+  check_mode: {support: full, description: Says which checkpoints would be copied or removed, or why they cannot be.}
   diff_mode: {support: full, description: Shows the list before and after.}
 author: [sglang-pve]
 """
@@ -70,12 +74,34 @@ log:
   elements: str
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Callable
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_pve import fleet, staging
+from ansible.module_utils.sglang_pve.hold import RefusedError
 from ansible.module_utils.sglang_pve.server import write_atomic
-from ansible.module_utils.sglang_pve.staged import StagingError
+
+
+@contextlib.contextmanager
+def told(log: list[str], progress: str | None) -> Iterator[Callable[[str], None]]:
+    """A function that keeps what is said in ``log`` and, while it lasts, in the file ``progress``."""
+    if not progress:
+        yield log.append
+        return
+    path = Path(progress)
+    with path.open("x") as stream:
+
+        def say(line: str) -> None:
+            log.append(line)
+            print(line, file=stream, flush=True)
+
+        try:
+            yield say
+        finally:
+            path.unlink()
 
 
 def main() -> None:
@@ -93,6 +119,7 @@ def main() -> None:
             },
             "config": {"type": "path", "default": "/etc/sglang/models.json"},
             "root": {"type": "path", "default": "/opt/sglang"},
+            "progress": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -108,15 +135,11 @@ def main() -> None:
     try:
         if differs and not dry_run:
             write_atomic(config, after)
-        if dry_run:
-            changed = [model for model in models if staging.verify(model.target, model.source)]
-        else:
-            changed = staging.stage(models, log.append)
-            for target in removed:
-                log += [
-                    f"{Path(target) / name}: not ours, it stays" for name in staging.unstage(Path(target), log.append)
-                ]
-    except (StagingError, OSError) as error:
+        with told(log, None if dry_run else module.params["progress"]) as say:
+            changed = staging.stage(models, say, dry_run)
+            for target in [] if dry_run else removed:
+                log += [f"{Path(target) / name}: not ours, it stays" for name in staging.unstage(Path(target), say)]
+    except (RefusedError, OSError) as error:
         module.fail_json(msg=str(error), log=log)
     module.exit_json(
         changed=bool(changed or removed or differs),

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from . import command
+from . import account, command
 from .command import HungCommandError, MissingCommandError, Runner
 from .masking import masked
 
@@ -41,7 +41,8 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
     """Return the container's facts.
 
     ``disks`` has one entry for each of ``paths``, about the file system that the path is or would be on. ``glibc`` is
-    None on another C library. Keys: python, glibc, os {id, version}, arch, memory, disks, mounts, listeners, servers.
+    None on another C library. Keys: python, glibc, os {id, version}, arch, memory, disks, mounts, listeners, servers,
+    accounts.
     """
     mounts = parse_mountinfo((PROC / "self/mountinfo").read_text())
     return {
@@ -54,6 +55,7 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
         "mounts": {path: _mount_of(path, mounts) for path in RUN_PATHS},
         "listeners": listeners(),
         "servers": servers(),
+        "accounts": account.read(),
     }
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from . import account
 from .findings import Finding
 
 GIB = 1 << 30
@@ -20,7 +21,7 @@ def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> 
     ``state`` is what fleet.read returned. ``servers`` are those selected: {"host" (inventory name), "name" (gpu3),
     "index", "port", "nccl_port", "stack"}. ``needs``: {"disk_free_min_gib", "server_memory_gib", "stack_disk_gib",
     "stack_id", "staged_bytes" (of checkpoints to be copied into memory), "servers" (how many the
-    container has, selected or not)}.
+    container has, selected or not), "user" (the account that runs them)}.
     """
     return [
         *_inventory(servers),
@@ -29,6 +30,7 @@ def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> 
         *_disk(state, needs),
         *_memory(state["host"]["memory"], needs),
         *_system(state["host"]),
+        *filter(None, [account.judge(needs["user"], state["host"]["accounts"])]),
         *_state_on_disk(state),
     ]
 

@@ -63,10 +63,15 @@ def free_bytes(path: Path) -> int | None:
     return info.f_bavail * info.f_frsize if info.f_blocks else None
 
 
+def device(path: Path) -> int:
+    """The file system that ``path`` lies, or would lie, in."""
+    return _existing(path).stat().st_dev
+
+
 def in_memory(path: Path) -> bool:
     """Whether ``path`` lies, or would lie, in a tmpfs or ramfs."""
-    device = _existing(path).stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
+    number = device(path)
+    wanted = f"{os.major(number)}:{os.minor(number)}"
     for line in Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines():
         mount, _, source = line.partition(" - ")
         if mount.split()[2] == wanted and source.split()[0] in ("tmpfs", "ramfs"):
@@ -75,16 +80,23 @@ def in_memory(path: Path) -> bool:
 
 
 def read_memory(root: Path = Path("/")) -> Memory | None:
-    """The container's memory; of the views that the system under ``root`` offers, the one that leaves the least.
+    """The memory that this process may use: of the views that the system under ``root`` offers, the one that has least.
 
-    The cgroup as the container sees it (v2, then v1) may show no limit where the limit is set on a cgroup above, as
-    Proxmox VE does; /proc/meminfo, which lxcfs fills, then has it.
+    Every control group from this process's own up to the container's may have a limit (v2, then v1). Where the limit is
+    set on a group above, as Proxmox VE does, none is seen; /proc/meminfo, which lxcfs fills, then has it.
     """
-    views = [
-        _cgroup(root / "sys/fs/cgroup", "memory.max", "memory.current", ""),
-        _cgroup(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-        _meminfo(root / "proc/meminfo"),
-    ]
+    views = [_meminfo(root / "proc/meminfo")]
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "")
+        elif "memory" in controllers.split(","):
+            top, names = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        else:
+            continue
+        # A container may be shown a path that begins outside of it; its own group is then the top.
+        inner = top.joinpath(path.lstrip("/"))
+        views += [_cgroup(group, *names) for group in (inner, *inner.parents) if group == top or top in group.parents]
     return min((view for view in views if view), key=lambda view: view.free, default=None)
 
 
@@ -113,6 +125,13 @@ def _meminfo(path: Path) -> Memory | None:
     except (OSError, KeyError, ValueError):
         return None
     return Memory(total, total - available)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
 
 
 def _fields(path: Path) -> dict[str, int]:

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import account
 from .server import write_atomic
-
-# Debian and Ubuntu: accounts below this are system accounts, whose files in /dev/shm logind leaves alone (RemoveIPC).
-SYSTEM_UID_MAX = 999
 
 
 class ServiceError(Exception):
@@ -22,23 +20,19 @@ class ServiceError(Exception):
 
 def ensure_account(name: str, home: str, dry_run: bool) -> str:
     """Make the system account, and return what was done ("" when it is there)."""
-    try:
-        account = pwd.getpwnam(name)
-    except KeyError:
-        if not dry_run:
-            command = ["useradd", "--system", "--user-group", "--no-create-home"]
-            command += ["--home-dir", home, "--shell", "/usr/sbin/nologin", name]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ServiceError(f"useradd {name} failed: {done.stderr.strip()}") from None
-        return f"account {name}"
-    if account.pw_uid == 0 or account.pw_uid > SYSTEM_UID_MAX:
-        raise ServiceError(
-            f"account {name} has uid {account.pw_uid}; a system account (uid 1 to {SYSTEM_UID_MAX}) was "
-            "expected: servers never run as root, and systemd-logind removes what other users leave in /dev/shm. "
-            "Choose another name with sglang_user"
-        )
-    return ""
+    accounts = account.read()
+    refusal = account.judge(name, accounts)
+    if refusal:
+        raise ServiceError(refusal.sentence())
+    if name in accounts["uids"]:
+        return ""
+    if not dry_run:
+        command = ["useradd", "--system", "--user-group", "--no-create-home"]
+        command += ["--home-dir", home, "--shell", "/usr/sbin/nologin", name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ServiceError(f"useradd {name} failed: {done.stderr.strip()}")
+    return f"account {name}"
 
 
 def _identity(name: str) -> tuple[int, int] | None:

@@ -13,6 +13,8 @@ from .shard import Tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 LEFTOVERS = (".incomplete", ".aria2", ".part", ".partial", ".crdownload")
+# In a directory of links that was made to attach a head (attach.py).
+ATTACHED = ".sglang-attached.json"
 # The embedding's name ends so in every family that the engine serves; a nested model has a prefix before it.
 EMBEDDING = "embed_tokens.weight"
 
@@ -99,7 +101,7 @@ def _escaping(root: Path, entries: Mapping[str, Path]) -> list[Finding]:
         for name, path in entries.items()
         if path.is_symlink() and not any(place in path.resolve().parents for place in allowed)
     ]
-    if not out:
+    if not out or (root / ATTACHED).exists():
         return []
     cure = "Nothing, where that place is as durable as this one; a backup or move of the directory leaves it behind."
     return [Finding("link-outside", "note", f"links out of the checkpoint: {some(out)}", "files of its own", cure)]

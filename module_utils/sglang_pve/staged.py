@@ -1,29 +1,33 @@
-"""A directory that staging fills: its lock, its journal of what was done, and the marker that makes it valid.
+"""A directory that staging fills: its journal of what was done, the marker that makes it valid, and its name.
 
-The journal comes first and says which files are ours; no other file is ever replaced or deleted. The marker comes last.
+Until it is whole it lies hidden beside its place, so nobody can take half of it for a checkpoint. The journal comes
+first and says which files are ours; no other file is ever replaced or deleted. The marker comes last, then the name.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
-from typing import Any, Callable
+from typing import Any
+
+from .hold import RefusedError, check_owner, make_directory
 
 MARKER = ".sglang-staged.json"
 JOURNAL = ".sglang-staging.jsonl"
+WORK = ".sglang-staging"
 PART = ".sglang-part"
 NEW = ".new"
 SCHEMA = 1
 
 
-class StagingError(Exception):
-    """A checkpoint that cannot be staged; the message says what was seen, what was expected and what to do."""
+class StagingError(RefusedError):
+    """A checkpoint that cannot be staged."""
 
 
 @dataclass(frozen=True)
@@ -51,45 +55,38 @@ def part_of(path: Path) -> Path:
 
 
 class Target:
-    """The directory ``path``. Whatever changes it needs the lock."""
+    """The copy at ``path``. Whatever changes it holds the lock of the directory that it lies in."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.work = path.with_name(f".{path.name}{WORK}")
+        self._appending = threading.Lock()
 
-    @contextlib.contextmanager
-    def locked(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold the directory, made where it is missing, against a second run; ``waiting`` is called before a wait.
+    @property
+    def place(self) -> Path:
+        """Where the files are now: at ``path``, or hidden while they are not whole."""
+        return self.path if self.path.is_dir() and any(self.path.iterdir()) else self.work
 
-        The lock is on the directory itself, so no lock file is left behind.
-        """
-        while True:
-            try:
-                _make(self.path)
-                handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            except OSError as error:
-                raise StagingError(
-                    f"the target {self.path} is no directory and cannot be made one ({error.strerror}). "
-                    "Remove what is there or name another target"
-                ) from error
-            try:
-                for place in (self.path, self.path.parent):
-                    _check_owner(place)
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    waiting()
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-                # The run before may have removed the directory; then this lock holds nothing.
-                if self.path.exists() and os.path.samestat(self.path.stat(), os.fstat(handle)):
-                    yield
-                    return
-            finally:
-                os.close(handle)
+    def check(self) -> None:
+        """Raise RefusedError where the place is taken by something that is no directory of ours."""
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
+            raise StagingError(f"the target {self.path} is no directory. Remove what is there or name another target")
+        if self.path.is_mount():
+            raise StagingError(f"the target {self.path} is a mount point. Name a directory in it")
+        for place in (self.path, self.work):
+            if place.exists():
+                check_owner(place)
+        if self.place == self.path and self.work.exists():
+            raise StagingError(f"both {self.path} and {self.work} are there. Remove the second, an unfinished copy")
 
     def marker(self) -> dict[str, Any] | None:
-        """The marker, with ``files`` as a list of Copied; None where the directory is not valid."""
+        """The marker, with ``files`` as a list of Copied; None where the copy is not whole."""
+        return self._marker(self.path)
+
+    @staticmethod
+    def _marker(place: Path) -> dict[str, Any] | None:
         try:
-            marker = json.loads((self.path / MARKER).read_bytes())
+            marker = json.loads((place / MARKER).read_bytes())
             files = [Copied(**row) for row in marker["files"]]
         except (OSError, ValueError, TypeError, KeyError):
             return None
@@ -97,10 +94,10 @@ class Target:
 
     def owned(self) -> dict[str, Copied | None]:
         """What staging made here, by path: whole files as Copied, files that were only begun as None."""
-        marker = self.marker()
+        marker = self._marker(self.place)
         owned: dict[str, Copied | None] = {file.path: file for file in marker["files"]} if marker else {}
         try:
-            lines = (self.path / JOURNAL).read_bytes().splitlines()
+            lines = (self.place / JOURNAL).read_bytes().splitlines()
         except FileNotFoundError:
             return owned
         for line in lines:
@@ -119,89 +116,78 @@ class Target:
         return sorted(set(self._listed()) - ours)
 
     def size(self, name: str) -> int | None:
-        """Bytes of a regular file here, None where there is none."""
-        path = self.path / name
+        """Bytes of a regular file of the copy, None where there is none."""
+        path = self.place / name
         return path.lstat().st_size if path.is_file() and not path.is_symlink() else None
 
     def start(self, keep: Iterable[Copied], drop: Iterable[str]) -> None:
-        """Make the directory invalid and rid it of our files in ``drop``, so that only ``keep`` is left."""
+        """Hide the copy and rid it of our files in ``drop``, so that only ``keep`` is left."""
         keep, drop = list(keep), list(drop)
+        if self.place == self.path:
+            self.path.rename(self.work)
+        make_directory(self.work)
         self._write(JOURNAL, [*map(asdict, keep), *({"path": name} for name in drop)])
-        (self.path / MARKER).unlink(missing_ok=True)
+        (self.work / MARKER).unlink(missing_ok=True)
         for name in drop:
-            self._remove(name)
+            self._remove(self.work, name)
 
-    def begin(self, name: str) -> None:
-        """To be called before the first byte of a file is written."""
+    def begin(self, name: str) -> Path:
+        """To be called before the first byte of a file is written; returns where it goes."""
         self._append({"path": name})
-        _make((self.path / name).parent)
+        make_directory((self.work / name).parent)
+        return self.work / name
 
     def done(self, file: Copied) -> None:
         self._append(asdict(file))
 
     def finish(self, source: Path, digest: str, files: Iterable[Copied]) -> None:
-        """Make the directory valid."""
+        """Make the copy valid and give it its name."""
         rows = [asdict(file) for file in sorted(files, key=lambda file: file.path)]
         self._write(JOURNAL, rows)
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         marker = {"schema": SCHEMA, "source": str(source), "digest": digest, "staged_at": now, "files": rows}
         self._write(MARKER, [marker])
+        self.work.rename(self.path)
 
     def clear(self) -> list[str]:
         """Remove what is ours and the directories left empty; returns the foreign files that stay."""
-        owned = self.owned()
+        owned, place = self.owned(), self.place
         # The marker goes first and the journal last: killed in between, the rest is still known to be ours.
-        (self.path / MARKER).unlink(missing_ok=True)
+        (place / MARKER).unlink(missing_ok=True)
         for name in owned:
-            self._remove(name)
+            self._remove(place, name)
         left = self.foreign(owned)
         for name in (MARKER + NEW, JOURNAL + NEW, JOURNAL):
-            (self.path / name).unlink(missing_ok=True)
-        inner = {self.path / parent for name in owned for parent in Path(name).parents}
-        for directory in sorted(inner | {self.path}, reverse=True):
+            (place / name).unlink(missing_ok=True)
+        inner = {place / parent for name in owned for parent in Path(name).parents}
+        for directory in sorted(inner | {place}, reverse=True):
             with contextlib.suppress(OSError):
                 directory.rmdir()
         return left
 
     def _listed(self) -> Iterator[str]:
-        for directory, inner, names in os.walk(self.path):
+        for directory, inner, names in os.walk(self.place):
             for path in (Path(directory) / name for name in [*inner, *names]):
                 if path.is_symlink() or not path.is_dir():
-                    yield str(path.relative_to(self.path))
+                    yield str(path.relative_to(self.place))
 
-    def _remove(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
-        part_of(self.path / name).unlink(missing_ok=True)
+    @staticmethod
+    def _remove(place: Path, name: str) -> None:
+        (place / name).unlink(missing_ok=True)
+        part_of(place / name).unlink(missing_ok=True)
 
     def _append(self, row: dict[str, Any]) -> None:
-        with (self.path / JOURNAL).open("a") as journal:
+        with self._appending, (self.work / JOURNAL).open("a") as journal:
             journal.write(json.dumps(row) + "\n")
             journal.flush()
             os.fsync(journal.fileno())
 
     def _write(self, name: str, rows: list[dict[str, Any]]) -> None:
         """One JSON object a line, all or nothing."""
-        new = self.path / (name + NEW)
+        new = self.work / (name + NEW)
         with new.open("w") as stream:
             stream.writelines(json.dumps(row) + "\n" for row in rows)
             stream.flush()
             os.fsync(stream.fileno())
         new.chmod(0o644)
-        new.replace(self.path / name)
-
-
-def _make(directory: Path) -> None:
-    missing = [place for place in (directory, *directory.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(exist_ok=True)
-        # mkdir obeys the umask, and the service user has to pass.
-        place.chmod(0o755)
-
-
-def _check_owner(place: Path) -> None:
-    # /dev/shm is open to everybody: a stranger's directory there would let them put links in our way.
-    owner = place.stat().st_uid
-    if owner not in (0, os.geteuid()):
-        raise StagingError(
-            f"{place} belongs to user id {owner}, expected {os.geteuid()} or 0. Remove it or name another target"
-        )
+        new.replace(self.work / name)

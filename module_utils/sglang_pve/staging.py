@@ -1,33 +1,29 @@
 """Copies checkpoints from durable storage into memory (or another disk), in one pass that hashes as it copies.
 
-``python3 -m sglang_pve.staging --config /etc/sglang/models.json`` runs at every boot, before the servers. A run that
-was killed is taken up where it stopped; a target that is whole already costs a look at the headers.
+``python3 -m sglang_pve.staging --config /etc/sglang/models.json`` runs before every start of a server, so at every boot
+too. A run that was killed is taken up where it stopped; a copy that is whole costs a look at its files' sizes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import json
 import os
-import stat
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, TextIO
+from typing import TextIO
 
 from . import checkpoint, room
+from .copying import Progress, Say, copy_all
 from .findings import Finding
+from .hold import RefusedError, held
 from .staged import Copied, File, StagingError, Target, part_of
 
 SCHEMA = 1
-BLOCK = 8 << 20
 PAGE = 4096
-PROGRESS_SECONDS = 2.0
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,7 @@ class Plan:
     """What is to be done for one model: files to copy, files that stay, and our own files that have to go."""
 
     model: Model
+    target: Target
     digest: str
     copy: list[File]
     keep: list[Copied]
@@ -48,7 +45,7 @@ class Plan:
 
     @property
     def need(self) -> room.Need:
-        places = [self.model.target / name for name in self.drop]
+        places = [self.target.place / name for name in self.drop]
         places += [part_of(place) for place in places]
         return room.Need(
             copy=sum(-(-file.bytes // PAGE) * PAGE for file in self.copy),
@@ -57,21 +54,35 @@ class Plan:
         )
 
 
-def stage(models: Sequence[Model], say: Say = print) -> list[Model]:
+def stage(models: Sequence[Model], say: Say = print, dry_run: bool = False) -> list[Model]:
     """Bring every target to what its source holds; returns the models whose target was not so before.
 
-    Nothing is copied before all of them are known to fit. Raises StagingError.
+    Nothing is copied before all of them are known to fit. Raises RefusedError; with ``dry_run`` for the same reasons.
     """
     _check_places(models)
-    with contextlib.ExitStack() as locks:
-        # In one order, so that two runs with the same models never wait for each other.
-        for model in sorted(models, key=lambda model: model.target):
-            locks.enter_context(_locked(model.target, say))
+    with contextlib.ExitStack() as holds:
+        if not dry_run:
+            for root in sorted({model.target.parent for model in models}):
+                holds.enter_context(held(root, lambda holder: say(f"waiting for {holder}, which stages here too")))
         plans = [plan for model in models for plan in [_plan(model, say)] if plan]
         _check_room(plans)
-        for plan in plans:
-            _carry_out(plan, say)
+        if not dry_run:
+            for plan in plans:
+                _carry_out(plan, say)
     return [plan.model for plan in plans]
+
+
+def unwhole(target: Path) -> list[str]:
+    """Why ``target`` is not the whole copy that its marker says; empty when it is. The source is not looked at."""
+    copy = Target(target)
+    marker = copy.marker()
+    if marker is None:
+        return [f"{target}: not staged, or staging did not end"]
+    return [
+        f"{target / file.path}: {copy.size(file.path)} bytes, expected {file.bytes}"
+        for file in marker["files"]
+        if copy.size(file.path) != file.bytes
+    ]
 
 
 def verify(target: Path, source: Path) -> list[str]:
@@ -84,20 +95,26 @@ def verify(target: Path, source: Path) -> list[str]:
 
 def unstage(target: Path, say: Say = print) -> list[str]:
     """Remove what staging made in ``target`` and nothing else; returns the names of foreign files that stay."""
-    if not target.exists():
+    copy = Target(target)
+    if not copy.place.exists():
         return []
-    with _locked(target, say):
-        return Target(target).clear()
+    with held(target.parent, lambda holder: say(f"{target}: waiting for {holder}")):
+        copy.check()
+        return copy.clear()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status 0: every model is staged (or, with the options, intact or removed); 1: one message says why not."""
+    """Exit status 0: every model is staged (or, with the options, intact or removed); 1: messages say why not."""
     parser = argparse.ArgumentParser(prog="sglang_pve.staging", description="Stage checkpoints into memory.")
-    parser.add_argument("--config", required=True, type=Path, help='{"schema": 1, "models": [{"source", "target"}]}')
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--config", type=Path, help='{"schema": 1, "models": [{"source", "target"}]}')
+    which.add_argument("--whole", type=Path, metavar="TARGET", help="change nothing; fail when this copy is not whole")
     parser.add_argument("--check", action="store_true", help="change nothing; fail when a model is not staged whole")
     parser.add_argument("--remove", action="store_true", help="remove the staged copies, foreign files stay")
     options = parser.parse_args(argv)
     try:
+        if options.whole:
+            return _report(unwhole(options.whole))
         models = _read_config(options.config)
         if options.check:
             return _report([line for model in models for line in verify(model.target, model.source)])
@@ -105,12 +122,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _report(
                 [f"{m.target / name}: not ours, it stays" for m in models for name in unstage(m.target, _say)]
             )
-        changed = stage(models, _say)
-    except (StagingError, OSError) as error:
+    except (RefusedError, OSError) as error:
         _print(f"error: {error}", sys.stderr)
         return 1
-    _say(f"models={len(models)} staged={len(changed)} unchanged={len(models) - len(changed)}")
-    return 0
+    return _stage_each(models)
+
+
+def _stage_each(models: Sequence[Model]) -> int:
+    """Stage those that are not whole; one that cannot be staged does not keep the others from being served."""
+    todo = [model for model in models if unwhole(model.target)]
+    failed = 0
+    for model in todo:
+        try:
+            stage([model], _say)
+        except (RefusedError, OSError) as error:
+            _print(f"error: {error}", sys.stderr)
+            failed += 1
+    _say(f"models={len(models)} staged={len(todo) - failed} unchanged={len(models) - len(todo)} failed={failed}")
+    return 1 if failed else 0
 
 
 def _print(line: str, stream: TextIO) -> None:
@@ -154,10 +183,6 @@ def _check_places(models: Sequence[Model]) -> None:
                 raise StagingError(f"target {target} and {other} lie in each other. Name directories apart")
 
 
-def _locked(target: Path, say: Say) -> contextlib.AbstractContextManager[None]:
-    return Target(target).locked(waiting=lambda: say(f"{target}: waiting for another run that stages it"))
-
-
 def _plan(model: Model, say: Say) -> Plan | None:
     """What is to be done; None when the target is whole already."""
     report = checkpoint.inspect(str(model.source))
@@ -165,6 +190,7 @@ def _plan(model: Model, say: Say) -> Plan | None:
         if finding["level"] == "error":
             raise StagingError(f"{model.source} is not a whole checkpoint: {Finding(**finding).sentence()}")
     target = Target(model.target)
+    target.check()
     if not _differences(target, model.source, report["digest"]):
         say(f"{model.target}: staged already")
         return None
@@ -172,7 +198,7 @@ def _plan(model: Model, say: Say) -> Plan | None:
     foreign = target.foreign(owned)
     if foreign:
         raise StagingError(
-            f"{model.target} holds files that staging did not make: {', '.join(foreign[:5])}. "
+            f"{target.place} holds files that staging did not make: {', '.join(foreign[:5])}. "
             "They are left as they are; move them away or name another target"
         )
     copy, keep = [], []
@@ -182,7 +208,7 @@ def _plan(model: Model, say: Say) -> Plan | None:
             keep.append(done)
         else:
             copy.append(file)
-    return Plan(model, report["digest"], copy, keep, sorted(owned.keys() - {file.path for file in keep}))
+    return Plan(model, target, report["digest"], copy, keep, sorted(owned.keys() - {file.path for file in keep}))
 
 
 def _differences(target: Target, source: Path, digest: str) -> list[str]:
@@ -205,7 +231,7 @@ def _differences(target: Target, source: Path, digest: str) -> list[str]:
 def _files(source: Path) -> list[File]:
     """Every regular file, links followed, but for hidden names: .git and .cache may hold the weights a second time."""
     found = []
-    for directory, inner, names in os.walk(source):
+    for directory, inner, names in os.walk(source, onerror=_raise):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for path in (Path(directory) / name for name in sorted([*names, *inner])):
             if path.is_symlink() and path.is_dir():
@@ -217,11 +243,15 @@ def _files(source: Path) -> list[File]:
     return found
 
 
+def _raise(error: OSError) -> None:
+    raise StagingError(f"{error.filename} cannot be listed ({error.strerror}). Let root of the container read it")
+
+
 def _check_room(plans: Iterable[Plan]) -> None:
     """Raise StagingError unless all copies together fit their file systems, and those in memory the memory."""
     places: dict[int, list[Plan]] = {}
     for plan in plans:
-        places.setdefault(plan.model.target.stat().st_dev, []).append(plan)
+        places.setdefault(room.device(plan.model.target), []).append(plan)
     in_memory = [plan for group in places.values() if room.in_memory(group[0].model.target) for plan in group]
     short = [_shortage(group, room.free_bytes(group[0].model.target), None) for group in places.values()]
     if in_memory:
@@ -236,16 +266,12 @@ def _shortage(plans: list[Plan], free: int | None, memory: room.Memory | None) -
 
 
 def _carry_out(plan: Plan, say: Say) -> None:
-    source, target = plan.model.source, Target(plan.model.target)
-    progress = _Progress(target.path, plan.copy, plan.keep, say)
-    copied = []
+    source, target = plan.model.source, plan.target
+    progress = Progress(target.path, plan.copy, plan.keep, say)
     try:
         target.start(plan.keep, plan.drop)
-        for file in plan.copy:
-            target.begin(file.path)
-            copied.append(_copy(source, target.path, file, progress))
-            target.done(copied[-1])
-        if {checkpoint.inspect(str(place))["digest"] for place in (source, target.path)} != {plan.digest}:
+        copied = copy_all(source, target, plan.copy, progress)
+        if {checkpoint.inspect(str(place))["digest"] for place in (source, target.work)} != {plan.digest}:
             raise StagingError(f"{source} changed while it was copied. Run again when nothing writes to it")
         target.finish(source, plan.digest, [*plan.keep, *copied])
     except OSError as error:
@@ -254,70 +280,6 @@ def _carry_out(plan: Plan, say: Say) -> None:
             "Mend that and run again; what was copied whole is kept"
         ) from error
     progress.end()
-
-
-def _copy(source: Path, target: Path, file: File, progress: _Progress) -> Copied:
-    part = part_of(target / file.path)
-    try:
-        digest, length = _copy_bytes(source / file.path, part, progress)
-        info = (source / file.path).stat()
-        if (length, info.st_size, info.st_mtime_ns) != (file.bytes, file.bytes, file.mtime_ns):
-            raise StagingError(f"{source / file.path} changed while it was read. Run again when nothing writes to it")
-        part.replace(target / file.path)
-    finally:
-        # Half a file in a full tmpfs would hold memory that everybody needs.
-        part.unlink(missing_ok=True)
-    return Copied(file.path, file.bytes, file.mtime_ns, digest)
-
-
-def _copy_bytes(source: Path, part: Path, progress: _Progress) -> tuple[str, int]:
-    digest = hashlib.sha256()
-    length = 0
-    block = memoryview(bytearray(BLOCK))
-    with source.open("rb", buffering=0) as reader, part.open("xb") as writer:
-        while count := reader.readinto(block):
-            digest.update(block[:count])
-            writer.write(block[:count])
-            length += count
-            progress.add(count)
-        writer.flush()
-        os.fchmod(writer.fileno(), stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH)
-        # On a disk the journal must not say more than the disk holds after a power cut.
-        os.fsync(writer.fileno())
-        # The source's page cache is charged to the same container that the copy has to fit in.
-        os.posix_fadvise(reader.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return digest.hexdigest(), length
-
-
-class _Progress:
-    """Says how far a copy is, at most every PROGRESS_SECONDS."""
-
-    def __init__(self, target: Path, copy: Iterable[File], keep: Iterable[File], say: Say) -> None:
-        self.target = target
-        self.kept = sum(file.bytes for file in keep)
-        self.total = self.kept + sum(file.bytes for file in copy)
-        self.copied = 0
-        self.say = say
-        self.began = self.said = time.monotonic()
-        again = f", {self.kept / room.GIB:.2f} GiB are there already" if self.kept else ""
-        say(f"{target}: copying {(self.total - self.kept) / room.GIB:.2f} GiB{again}")
-
-    def add(self, count: int) -> None:
-        self.copied += count
-        now = time.monotonic()
-        if now - self.said >= PROGRESS_SECONDS:
-            self.said = now
-            done = self.kept + self.copied
-            share = 100 * done // max(self.total, 1)
-            self.say(
-                f"{self.target}: {share} % {done / room.GIB:.2f} of {self.total / room.GIB:.2f} GiB {self._speed()}"
-            )
-
-    def end(self) -> None:
-        self.say(f"{self.target}: staged, 100 % {self.total / room.GIB:.2f} GiB {self._speed()}")
-
-    def _speed(self) -> str:
-        return f"{self.copied / room.GIB / max(time.monotonic() - self.began, 1e-9):.2f} GiB/s"
 
 
 if __name__ == "__main__":

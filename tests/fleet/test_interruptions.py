@@ -10,10 +10,6 @@ from second_stack import PAUSE, PAUSED, write_stack
 
 pytestmark = pytest.mark.container
 
-BULKY = "/models/bulky"
-COPY = "/dev/shm/sglang/bulky-*"
-PART = ".blob.bin.sglang-part"
-
 
 @pytest.fixture
 def paused(fleet: Fleet) -> Iterator[None]:
@@ -21,14 +17,6 @@ def paused(fleet: Fleet) -> Iterator[None]:
     fleet.inside(f"touch {PAUSE}")
     yield
     fleet.inside(f"rm -f {PAUSE} {PAUSED}")
-
-
-@pytest.fixture
-def bulky(fleet: Fleet) -> Iterator[None]:
-    """A checkpoint with a file that takes a while to copy."""
-    fleet.inside(f"cp -a /models/qwen3.6-lab {BULKY} && fallocate --length 700M {BULKY}/blob.bin")
-    yield
-    fleet.inside(f"rm -r {BULKY} {COPY}")
 
 
 def test_killed_stack_install(fleet: Fleet, paused: None) -> None:
@@ -53,17 +41,4 @@ def test_killed_stack_install(fleet: Fleet, paused: None) -> None:
         assert running.tool.wait() == 0, running.log.read_text()
     assert changes(fleet.good_run("--tags", "stack", **stack)) == 0
     assert len(fleet.inside("ls /opt/sglang/stacks/*/stack.json").split()) == len(finished.split()) + 1
-    assert fleet.pids() == before
-
-
-def test_killed_staging(fleet: Fleet, bulky: None) -> None:
-    before = fleet.pids()
-    how = {"sglang_model_path": BULKY}
-    with fleet.started("--tags", "checkpoint", **how) as running:
-        fleet.signal_holders(PART, "SIGSTOP")
-        running.kill(everything=True)
-        fleet.signal_holders(PART, "SIGKILL")
-    fleet.inside(f"ls {COPY}/{PART} && ! ls {COPY}/.sglang-staged.json")
-    assert changes(fleet.good_run("--tags", "checkpoint", **how)) == 1
-    fleet.inside(f"ls {COPY}/.sglang-staged.json && cmp {COPY}/blob.bin {BULKY}/blob.bin && ! ls {COPY}/{PART}")
     assert fleet.pids() == before

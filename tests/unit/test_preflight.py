@@ -16,6 +16,7 @@ def well():
             "disks": {"/opt/sglang": {"free_bytes": 50 * GIB, "mount": "/"}},
             "memory": {"limit_bytes": 200 * GIB, "total_bytes": 256 * GIB, "available_bytes": 100 * GIB},
             "mounts": {"/run": {"flags": ["rw", "nosuid"]}},
+            "accounts": {"uids": {"root": 0, "sglang": 998}, "remove_ipc": True},
         },
         "gpus": {
             "status": "ok",
@@ -52,6 +53,7 @@ NEEDS = {
     "server_memory_gib": 6,
     "staged_bytes": 52 * GIB,
     "servers": 2,
+    "user": "sglang",
 }
 
 

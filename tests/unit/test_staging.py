@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from make_safetensors import make_checkpoint, tree, write_safetensors
-from sglang_pve import checkpoint, room, staging
+from sglang_pve import checkpoint, copying, room, staging
+from sglang_pve.hold import RefusedError
 from sglang_pve.staged import JOURNAL, MARKER, StagingError, Target
 from sglang_pve.staging import Model
 
@@ -87,17 +89,37 @@ def test_links_become_files(model: Model, tmp_path: Path) -> None:
 
 def test_a_file_that_was_only_begun_is_ours(model: Model) -> None:
     stage(model)
-    (model.target / MARKER).unlink()
-    (model.target / JOURNAL).write_text(json.dumps({"path": SHARD}) + "\n")
-    for name in tree(model.target):
+    work = Target(model.target).work
+    model.target.rename(work)
+    (work / MARKER).unlink()
+    (work / JOURNAL).write_text(json.dumps({"path": SHARD}) + "\n")
+    for name in tree(work):
         if name != SHARD:
-            (model.target / name).unlink()
-    (model.target / f".{SHARD}.sglang-part").write_text("half")
-    (model.target / f"{MARKER}.new").write_text("half")
+            (work / name).unlink()
+    (work / f".{SHARD}.sglang-part").write_text("half")
+    (work / f"{MARKER}.new").write_text("half")
     stage(model)
     assert tree(model.target).keys() - {f"{MARKER}.new"} == tree(model.source).keys()
     assert staging.unstage(model.target) == []
-    assert not model.target.exists()
+    assert list(model.target.parent.iterdir()) == []
+
+
+def test_a_copy_has_its_name_only_while_it_is_whole(model: Model) -> None:
+    seen = []
+
+    def look(line: str) -> None:
+        if "copying" in line:
+            seen.append(model.target.exists())
+
+    staging.stage([model], look)
+    os.truncate(model.target / SHARD, 10)
+    staging.stage([model], look)
+    assert seen == [False, True]
+    (model.source / SHARD).unlink()
+    before = tree(model.target)
+    with pytest.raises(StagingError, match="shard-missing"):
+        stage(model)
+    assert tree(model.target) == before, "a source that is broken took the whole copy away"
 
 
 @pytest.mark.parametrize("spoil", ["marker", "file gone", "file cut", "source"])
@@ -160,16 +182,21 @@ def test_a_foreign_link_is_not_followed(model: Model, tmp_path: Path) -> None:
 
 
 def test_a_target_that_is_no_directory_of_ours(model: Model, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
     for kind in ("file", "link"):
         target = tmp_path / kind
-        target.write_text("x") if kind == "file" else target.symlink_to(tmp_path)
-        with pytest.raises(StagingError, match="no directory"), Target(target).locked(lambda: None):
-            pass
+        target.write_text("x") if kind == "file" else target.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(StagingError, match="no directory"):
+            stage(Model(model.source, target))
+    with pytest.raises(RefusedError, match="no directory"):
+        stage(Model(model.source, tmp_path / "file/m"))
     if os.geteuid() == 0:
-        model.target.mkdir(parents=True)
-        os.chown(model.target, 54321, 54321)
-        with pytest.raises(StagingError, match="belongs to user id 54321"):
-            stage(model)
+        for stranger in (model.target, model.target.parent):
+            model.target.mkdir(parents=True, exist_ok=True)
+            os.chown(stranger, 54321, 54321)
+            with pytest.raises(RefusedError, match="belongs to user id 54321"):
+                stage(model)
+            os.chown(stranger, 0, 0)
 
 
 def test_places_that_lie_in_each_other(model: Model, tmp_path: Path) -> None:
@@ -237,20 +264,20 @@ def test_two_that_fit_alone_and_not_together(model: Model, small_tmpfs: Path) ->
 
 def test_memory_that_fills_up_in_the_middle(model: Model, small_tmpfs: Path) -> None:
     make_checkpoint(model.source, width=300)
-    target = small_tmpfs / "m"
+    target = Target(small_tmpfs / "m")
 
     def fill(line: str) -> None:
         if "copying" in line:
             (small_tmpfs / "filler").write_bytes(bytes(4 << 20))
 
-    with pytest.raises(StagingError, match="No space left"):
-        staging.stage([Model(model.source, target)], fill)
-    assert not (target / MARKER).exists()
-    assert not list(target.glob("*part*")), "half a file still takes memory"
-    assert any(Target(target).owned().values()), "what was copied whole is not kept"
+    with pytest.raises(StagingError, match=r"No space left on device: '.*safetensors'"):
+        staging.stage([Model(model.source, target.path)], fill)
+    assert not target.path.exists()
+    assert not list(target.work.glob(".*.sglang-part")), "half a file still takes memory"
+    assert any(target.owned().values()), "what was copied whole is not kept"
     (small_tmpfs / "filler").unlink()
-    assert stage(Model(model.source, target))[0]
-    assert tree(target) == tree(model.source)
+    assert stage(Model(model.source, target.path))[0]
+    assert tree(target.path) == tree(model.source)
 
 
 def test_a_newer_checkpoint_takes_the_older_ones_room(model: Model, small_tmpfs: Path) -> None:
@@ -263,21 +290,74 @@ def test_a_newer_checkpoint_takes_the_older_ones_room(model: Model, small_tmpfs:
     assert tree(there.target) == tree(model.source)
 
 
-def test_a_source_that_changes_while_it_is_copied(model: Model) -> None:
+@pytest.mark.parametrize("how", ["written", "written, with its time set back", "replaced", "cut"])
+def test_a_source_that_changes_while_it_is_read(model: Model, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The biggest file is read first, and with one core nothing else is.
+    shard = model.source / "model-00003-of-00003.safetensors"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    info = shard.stat()
+
+    def change() -> None:
+        if how == "replaced":
+            shutil.copy2(shard, shard.with_name("new"))
+            shard.with_name("new").replace(shard)
+        elif how == "cut":
+            os.truncate(shard, info.st_size - 1)
+        else:
+            with shard.open("r+b") as stream:
+                stream.seek(-1, os.SEEK_END)
+                stream.write(b"!")
+        if how == "written, with its time set back":
+            os.utime(shard, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    class Watch(copying.Progress):
+        def add(self, count: int) -> None:
+            if shard.stat().st_ctime_ns == info.st_ctime_ns:
+                change()
+            super().add(count)
+
+    monkeypatch.setattr(copying, "BLOCK", 512)
+    monkeypatch.setattr(staging, "Progress", Watch)
+    with pytest.raises(StagingError, match=f"{shard.name} changed while"):
+        stage(model)
+    assert not model.target.exists()
+
+
+def test_a_source_that_changes_before_it_is_read(model: Model) -> None:
     def change(line: str) -> None:
         if "copying" in line:
             write_safetensors(model.source / SHARD, {"model.layers.2.0.weight": ("BF16", [300, 300])})
 
     with pytest.raises(StagingError, match="changed while"):
         staging.stage([model], change)
-    assert not (model.target / MARKER).exists()
+    assert not model.target.exists()
+
+
+def test_two_thousand_files(model: Model) -> None:
+    (model.source / "many files ü").mkdir()
+    for number in range(2000):
+        (model.source / f"many files ü/{number} of 2000.txt").write_text(str(number))
+    stage(model)
+    assert tree(model.target) == tree(model.source)
+    assert stage(model) == ([], [f"{model.target}: staged already"])
+    assert staging.unstage(model.target) == [] and not model.target.exists()
+
+
+def test_a_look_refuses_for_the_same_reasons_and_writes_nothing(model: Model, tmp_path: Path) -> None:
+    assert staging.stage([model], print, dry_run=True) == [model]
+    assert not model.target.parent.exists()
+    stage(model)
+    assert staging.stage([model], print, dry_run=True) == []
+    os.truncate(model.source / SHARD, 500)
+    with pytest.raises(StagingError, match="shard-truncated"):
+        staging.stage([model], print, dry_run=True)
 
 
 def test_progress_is_told_now_and_then(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(copying, "PROGRESS_SECONDS", 0.0)
     lines = stage(model)[1]
     assert any("% " in line and "GiB/s" in line for line in lines[1:-1])
-    monkeypatch.setattr(staging, "PROGRESS_SECONDS", 1000.0)
+    monkeypatch.setattr(copying, "PROGRESS_SECONDS", 1000.0)
     staging.unstage(model.target)
     assert len(stage(model)[1]) == 2
 

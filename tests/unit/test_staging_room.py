@@ -44,12 +44,14 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 V2 = {
+    "proc/self/cgroup": "0::/\n",
     "sys/fs/cgroup/memory.max": "1000000\n",
     "sys/fs/cgroup/memory.current": "700000\n",
     # "file" holds 300,000 bytes of tmpfs, which nothing can drop.
     "sys/fs/cgroup/memory.stat": "anon 100000\nfile 500000\nshmem 300000\nactive_file 150000\ninactive_file 50000\n",
 }
 V1 = {
+    "proc/self/cgroup": "4:memory:/\n0::/\n",
     "sys/fs/cgroup/memory/memory.limit_in_bytes": "1000000\n",
     "sys/fs/cgroup/memory/memory.usage_in_bytes": "700000\n",
     "sys/fs/cgroup/memory/memory.stat": "cache 9\nactive_file 9\ntotal_active_file 150000\ntotal_inactive_file 50000\n",
@@ -69,6 +71,14 @@ def test_a_limit_above_the_visible_cgroup_is_in_meminfo(tmp_path: Path) -> None:
     assert read_memory(write(tmp_path, files)) == Memory(2000 * 1024, 100 * 1024)
     files = {**V1, "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n", **MEMINFO}
     assert read_memory(write(tmp_path, files)) == Memory(2000 * 1024, 100 * 1024)
+
+
+@pytest.mark.parametrize("limited", ["system.slice", "system.slice/sglang-model.service"])
+def test_a_limit_of_the_unit_or_its_slice_counts(tmp_path: Path, limited: str) -> None:
+    files = {**V2, "proc/self/cgroup": "0::/system.slice/sglang-model.service\n"}
+    files |= {name.replace("cgroup/", f"cgroup/{limited}/"): text for name, text in V2.items() if "sys/" in name}
+    files[f"sys/fs/cgroup/{limited}/memory.max"] = "600000\n"
+    assert read_memory(write(tmp_path, files)) == Memory(600000, 500000)
 
 
 def test_the_tighter_view_counts(tmp_path: Path) -> None:

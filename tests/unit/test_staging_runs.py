@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from make_safetensors import make_checkpoint, tree
 from sglang_pve import staging
-from sglang_pve.staged import JOURNAL, MARKER
+from sglang_pve.staged import JOURNAL, MARKER, Target
 from sglang_pve.staging import Model
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def large(tmp_path: Path) -> Model:
 def copied(model: Model) -> list[str]:
     """Files that the journal has as whole."""
     try:
-        lines = (model.target / JOURNAL).read_text().splitlines(keepends=True)
+        lines = (Target(model.target).place / JOURNAL).read_text().splitlines(keepends=True)
     except FileNotFoundError:
         return []
     rows = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -73,21 +74,22 @@ def kill_when(process: subprocess.Popen[str], model: Model, files: int) -> None:
 def test_killed_in_the_middle_and_taken_up(large: Model, tmp_path: Path) -> None:
     kill_when(start(tmp_path, large), large, 4)
     done = copied(large)
-    kept = {name: (large.target / name).stat() for name in done}
-    assert not (large.target / MARKER).exists()
-    assert staging.verify(large.target, large.source) != []
-    with (large.target / JOURNAL).open("a") as journal:
+    work = Target(large.target).work
+    kept = {name: (work / name).stat() for name in done}
+    assert not large.target.exists()
+    assert staging.unwhole(large.target) != []
+    with (work / JOURNAL).open("a") as journal:
         journal.write('{"path": "half a li')
 
     status, out, err = finish(start(tmp_path, large))
     assert (status, err) == (0, "")
-    assert "are there already" in out and out.splitlines()[-1] == "models=1 staged=1 unchanged=0"
+    assert "are there already" in out and out.splitlines()[-1] == "models=1 staged=1 unchanged=0 failed=0"
     assert tree(large.target) == tree(large.source)
     for name, before in kept.items():
         after = (large.target / name).stat()
         assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns), f"{name} was copied again"
     assert staging.verify(large.target, large.source) == []
-    assert finish(start(tmp_path, large))[1].splitlines()[-1] == "models=1 staged=0 unchanged=1"
+    assert finish(start(tmp_path, large))[1].splitlines()[-1] == "models=1 staged=0 unchanged=1 failed=0"
 
 
 def test_killed_again_and_again(large: Model, tmp_path: Path) -> None:
@@ -105,7 +107,8 @@ def test_two_runs_at_once(large: Model, tmp_path: Path) -> None:
     results = [finish(first), finish(second)]
     assert [status for status, _, _ in results] == [0, 0]
     assert "staged=1" in results[0][1]
-    assert "waiting for another run" in results[1][1] and "unchanged=1" in results[1][1]
+    assert f"waiting for pid {first.pid} (" in results[1][1] and "sglang_pve.staging" in results[1][1]
+    assert "staged already" in results[1][1]
     assert tree(large.target) == tree(large.source)
 
 
@@ -128,10 +131,71 @@ def test_the_command(model: Model, tmp_path: Path) -> None:
     assert finish(start(tmp_path, model, options=("--check",))) == (0, "", "")
     assert finish(start(tmp_path, model, options=("--remove",))) == (0, "", "")
     assert not model.target.exists()
-    status, out, err = finish(start(tmp_path, Model(tmp_path / "none", model.target)))
-    assert (status, out) == (1, "")
+    assert finish(start(tmp_path)) == (0, "models=0 staged=0 unchanged=0 failed=0\n", "")
+
+
+def test_a_model_that_cannot_be_staged_does_not_keep_the_others_out(model: Model, tmp_path: Path) -> None:
+    lost = Model(tmp_path / "none", model.target.with_name("lost"))
+    status, out, err = finish(start(tmp_path, lost, model))
+    assert (status, out.splitlines()[-1]) == (1, "models=2 staged=1 unchanged=0 failed=1")
     assert err.startswith("error: ") and err.count("\n") == 1 and "checkpoint-missing" in err
-    assert finish(start(tmp_path)) == (0, "models=0 staged=0 unchanged=0\n", "")
+    assert staging.unwhole(model.target) == []
+
+
+def test_a_whole_copy_is_served_without_its_source(model: Model, tmp_path: Path) -> None:
+    assert finish(start(tmp_path, model))[0] == 0
+    model.source.rename(tmp_path / "away")
+    assert finish(start(tmp_path, model))[1] == "models=1 staged=0 unchanged=1 failed=0\n"
+
+
+@pytest.mark.parametrize("spoil", ["cut", "gone", "marker", "unfinished", "never"])
+def test_only_a_whole_copy_may_be_served(model: Model, spoil: str, capsys: pytest.CaptureFixture[str]) -> None:
+    staging.stage([model], print)
+    target = Target(model.target)
+    assert staging.main(["--whole", str(model.target)]) == 0
+    shard = model.target / "model-00002-of-00003.safetensors"
+    if spoil == "cut":
+        os.truncate(shard, shard.stat().st_size - 1)
+    elif spoil == "gone":
+        shard.unlink()
+    elif spoil == "marker":
+        (model.target / MARKER).unlink()
+    elif spoil == "unfinished":
+        model.target.rename(target.work)
+    else:
+        staging.unstage(model.target)
+    capsys.readouterr()
+    assert staging.main(["--whole", str(model.target)]) == 1
+    assert str(model.target) in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it makes files that another user cannot read")
+@pytest.mark.parametrize(
+    ("name", "words"), [("model-00002-of-00003.safetensors", "unreadable-file"), ("notes.txt", "Permission denied")]
+)
+def test_a_file_that_the_container_cannot_read(name: str, words: str) -> None:
+    """As in an unprivileged container whose checkpoint belongs to a user id that it does not have."""
+    with tempfile.TemporaryDirectory() as place:
+        model = Model(Path(place) / "source", Path(place) / "memory/m")
+        make_checkpoint(model.source)
+        (model.source / name).touch()
+        (model.source / name).chmod(0o600)
+        model.target.parent.mkdir()
+        os.chown(model.target.parent, 65534, 65534)
+        Path(place).chmod(0o755)
+        os.chown(place, 65534, 65534)
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.setuid(65534)
+            try:
+                staging.stage([model], lambda line: None)
+            except Exception as error:
+                os.write(writer, str(error).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        told = os.read(reader, 4096).decode()
+    assert words in told and name in told
 
 
 @pytest.mark.parametrize(
