@@ -95,6 +95,7 @@ def preview(wanted: Attached, path: Path, uid: int | None = None, gids: Collecti
     """
     with tempfile.TemporaryDirectory(prefix="sglang-attach-") as place:
         _fill(wanted, Path(place), sparse=True)
+        (Path(place) / MARKER).touch()
         report = checkpoint.inspect(place)
     for finding in report["findings"]:
         if finding["level"] == "error":
