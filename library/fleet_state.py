@@ -39,8 +39,9 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description: >-
-    C(host), C(gpus), C(stacks), C(releases), C(servers) by name (C(gpu0)), and C(history) with the line of verified
-    states, all verified releases, the last entries, and how many lines could not be read.
+    C(host), C(gpus), C(stacks), C(releases), C(servers) by name (C(gpu0)), C(lock) with a sentence about who holds it,
+    and C(history) with the line of verified states, all verified releases, the last entries, how many lines could not
+    be read, and notes on it.
   returned: always
   type: dict
 """
@@ -67,7 +68,7 @@ def main() -> None:
     root, history = Path(module.params["root"]), Path(module.params["history"])
     try:
         state = fleet.read(root, Path("/etc/systemd/system"), history, module.params["paths"])
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         module.fail_json(msg=f"the state of the container cannot be read: {error}")
     module.exit_json(changed=False, state=state)
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from . import gate, gpus, history, host, release, server
+from . import gate, gpus, history, host, lock, release, server
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -108,21 +108,36 @@ def read_servers(root: Path, systemd: Path, indexes: Iterable[int]) -> dict[str,
     return seen
 
 
+def release_error(name: str | None, releases: Mapping[str, Mapping[str, Any]]) -> str:
+    """Why a server could not be started with the release that its link names; empty when it could, or has no link."""
+    if name is None:
+        return ""
+    if name not in releases:
+        return f"its link names release {name}, which is not on the container; deploy again with playbooks/site.yml"
+    return str(releases[name]["error"])
+
+
 def read(root: Path, systemd: Path, history_path: Path, paths: Iterable[str]) -> dict[str, Any]:
     """Read everything; changes nothing and needs no lock. ``paths`` are those whose free space is asked for."""
     entries, broken = history.read(history_path)
+    releases = release.read_all(root / "releases")
+    servers = read_servers(root, systemd, discover(root, systemd))
+    for seen in servers.values():
+        seen["release_error"] = release_error(seen["release"], releases)
     return {
         "schema": SCHEMA,
         "host": host.facts(list(paths)),
         "gpus": gpus.query(),
         "stacks": read_stacks(root),
-        "releases": release.read_all(root / "releases"),
+        "releases": releases,
         "models": read_models(MODELS),
-        "servers": read_servers(root, systemd, discover(root, systemd)),
+        "servers": servers,
+        "lock": lock.held(),
         "history": {
             "line": history.line(entries),
             "verified": sorted(history.verified_releases(entries)),
             "tail": entries[-TAIL:],
             "broken_lines": broken,
+            "notes": history.notes(entries[-TAIL:], broken, history.timestamp()),
         },
     }
