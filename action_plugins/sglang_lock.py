@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -16,25 +15,26 @@ from sglang_pve import lock
 
 
 class ActionModule(ActionBase):
-    """Arguments: state and ttl, as the module documents them."""
+    """Arguments: state and ttl, as the module documents them. The step is the play."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         # A task runs in a worker; its parent is the ansible-playbook that holds the lock.
-        arguments = {**self._task.args, "owner": lock.owner_of(os.getppid(), self._doing(task_vars))}
+        owner = lock.owner_of(os.getppid(), self._doing(task_vars))
+        arguments = {**self._task.args, "owner": owner, "step": task_vars["ansible_play_name"]}
         result = self._execute_module("sglang_lock", arguments, task_vars=task_vars)
         holder = result.get("holder")
-        if result.get("failed") and holder and lock.is_dead(holder["owner"], socket.gethostname()):
+        if result.get("failed") and holder and lock.is_dead(holder["owner"]):
             arguments["over"] = holder["owner"]
             result = self._execute_module("sglang_lock", arguments, task_vars=task_vars)
         before = result.get("taken_over")
         if before:
             owner = before["owner"]
             result.setdefault("warnings", []).append(
-                f"took over the lock of {owner['user']}@{owner['host']} (pid {owner['pid']}, {owner['doing']}), "
-                "which ended without giving it back"
+                f"took over the lock of {owner['user']}@{owner['host']} (pid {owner['pid']}, {owner['doing']}, step "
+                f"{before['step']}), which ended or ran out of time without giving it back"
             )
         return result
 

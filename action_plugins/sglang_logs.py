@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 
@@ -23,21 +24,23 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
-        args = self._task.args
+        args, run = self._task.args, os.getppid()
         query = ["--since", str(args["since"])]
+        if args.get("lines"):
+            query += ["--lines", str(args["lines"])]
         shown = 0
-        while True:
+        # A run that is killed, or whose terminal is closed, does not end this worker of it.
+        while os.getppid() == run:
             lines, cursor = self._read(args["unit"], query)
-            if not shown and args.get("lines"):
-                lines = lines[-int(args["lines"]) :]
             for line in lines:
                 display.display(f"{args['name']}  {line}")
             shown += len(lines)
             if not args.get("follow"):
-                return {"changed": False, "lines": shown}
+                break
             if cursor:
                 query = ["--after-cursor", cursor]
             time.sleep(POLL_S)
+        return {"changed": False, "lines": shown}
 
     def _read(self, unit, query):
         """The journal's lines and its cursor, behind which the next reading begins."""

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
@@ -30,7 +31,7 @@ class ActionModule(ActionBase):
             found += preflight.judge(args["state"], args["servers"], args["needs"])
             found += preflight_foreign.judge(args["state"], args["servers"], args.get("adopting", False))
         if found:
-            display.display(report.findings_table(found, colour=sys.stdout.isatty()))
+            display.display(report.findings_table(found, colour=ANSIBLE_COLOR))
         errors = findings.errors(found)
         if errors:
             return {"failed": True, "msg": "Nothing was touched. " + "\n".join(item.sentence() for item in errors)}

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
@@ -18,31 +19,46 @@ display = Display()
 
 
 class ActionModule(ActionBase):
-    """Arguments: containers, the variables of each container's leader; unreachable, leaders of the others; json, a file
-    to write, or - to print JSON in place of the table."""
+    """Arguments: leaders, one of each container, which have read it into _status or have tried; json, a file to write,
+    or - to print JSON in place of the table."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
-        rows = [
-            row
-            for container in self._task.args["containers"]
-            for row in report.fleet_rows(container["_preflight_inputs"]["names"], container["_status"]["state"])
-        ]
-        colour = sys.stdout.isatty()
-        word, sentences = report.verdict(rows)
-        unreachable = self._task.args.get("unreachable", [])
-        sentences += [f"{leader}: its container could not be read" for leader in unreachable]
-        if unreachable and word == "ready":
-            word = "degraded"
-        answer = {"verdict": word, "said": sentences, "servers": rows}
-        if self._task.args.get("json") == "-":
+        containers = [self._container(task_vars["hostvars"][leader]) for leader in self._task.args["leaders"]]
+        rows = [row for container in containers for row in container.pop("rows")]
+        word, said = report.verdict(rows, [one["unreachable"] for one in containers if one["unreachable"]])
+        for container in containers:
+            name = f"container {container['vmid']} on {container['node']}"
+            said += [f"{name}: {note}" for note in (container["lock"], *container["notes"]) if note]
+        answer = {"verdict": word, "said": said, "servers": rows, "containers": containers}
+        target = self._task.args.get("json") or ""
+        if target == "-":
             display.display(json.dumps(answer, indent=1))
         else:
-            display.display(report.fleet_table(rows, colour))
-            display.display(f"{report.paint(word, word, colour)}: " + "; ".join(sentences))
-        if self._task.args.get("json", "-") not in ("", "-"):
-            Path(self._task.args["json"]).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+            display.display(report.fleet_table(rows, ANSIBLE_COLOR))
+            display.display(f"{report.paint(word, word, ANSIBLE_COLOR)}: " + "\n  ".join(said))
+        if target not in ("", "-"):
+            Path(target).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
         return {"changed": False, **answer}
+
+    @staticmethod
+    def _container(leader):
+        """What a leader has read of its container, and the rows of those of its servers that the run selected."""
+        inputs, status = leader["_preflight_inputs"], leader["_status"]
+        peers, names, state = inputs["peers"], inputs["names"], status.get("state")
+        selected = [name for name, host in names.items() if host in peers]
+        found = {
+            "node": leader["sglang_node"],
+            "vmid": int(leader["sglang_vmid"]),
+            "unreachable": "" if state else str(status.get("msg", "")) or "it could not be read",
+            "lock": state["lock"] if state else "",
+            "notes": state["history"]["notes"] if state else [],
+            "history": state["history"]["tail"] if state else [],
+        }
+        if state is None:
+            return {**found, "rows": report.unreachable_rows(names, selected)}
+        everything = len(selected) == len(names)
+        return {**found, "rows": report.fleet_rows(names, state, None if everything else selected)}

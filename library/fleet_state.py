@@ -46,8 +46,9 @@ RETURN = r"""
 state:
   description: >-
     C(host), C(nvcc) (version), C(wheels) (file names), C(gpus), C(foreign) (SGLang servers and unit files of others,
-    and take-overs that were not finished), C(stacks), C(releases), C(servers) by name (C(gpu0)), and C(history) with
-    the line of verified states, all verified releases, the last entries, and how many lines could not be read.
+    and take-overs that were not finished), C(stacks), C(releases), C(servers) by name (C(gpu0)), C(lock) with a
+    sentence about who holds it, and C(history) with the line of verified states, all verified releases, the last
+    entries, how many lines could not be read, and notes on it.
   returned: always
   type: dict
 """
@@ -79,7 +80,7 @@ def main() -> None:
         state = fleet.read(Path(p["root"]), Path("/etc/systemd/system"), Path(p["history"]), p["paths"], *places)
     except history.HistoryError as error:
         module.fail_json(msg=str(error))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         module.fail_json(msg=f"the state of the container cannot be read: {error}")
     module.exit_json(changed=False, state=state)
 

@@ -11,6 +11,7 @@ description:
   - With O(state=lent) the server lets its running requests finish within its unit's C(TimeoutStopSec), stops, and stays
     stopped over reboots and deployments. The card must be free afterwards, else whoever holds its memory is named.
   - With O(state=returned) the loan is over. The server is not started; a deployment or a start does that.
+  - A second request of the same person may give another O(reason); that of somebody else is refused.
   - Both are kept in the history. Ends no process but through the server's own unit.
 options:
   index:
@@ -69,7 +70,7 @@ import time
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import gpus, history, server
+from ansible.module_utils.sglang_pve import gpus, history, host, server
 
 
 def card_of(item):
@@ -77,6 +78,27 @@ def card_of(item):
     seen = gpus.query()
     found = [gpu for gpu in seen["gpus"] if gpu["uuid"] == uuid or (not uuid and gpu["index"] == item.index)]
     return (found[0] if found else None), seen["processes"] or []
+
+
+def wished(module, item, loan):
+    """The loan as it is to be. Fails for a server that is not deployed, and for a card that somebody else has."""
+    who, reason = module.params["who"], module.params["reason"]
+    if loan is None:
+        unit = host.unit_states([item.unit])[item.unit]
+        seen = server.observe(item, unit, {})
+        if seen["release"] is None and server.is_stopped(seen):
+            module.fail_json(
+                msg=f"{item.name} is not deployed on this container, so nothing of ours is on its card; "
+                "to keep that so, leave it out of the inventory"
+            )
+        return {"who": who, "since": history.timestamp(), "reason": reason}
+    if who != loan["who"]:
+        module.fail_json(
+            msg=f"{item.name} is lent to {loan['who'] or 'somebody'} since {loan['since']} "
+            f"({loan['reason'] or 'no reason given'}), and {who or 'somebody else'} asks for it. Agree with them, or "
+            "give it back with playbooks/undrain.yml first"
+        )
+    return {**loan, "reason": reason or loan["reason"]}
 
 
 def wait_until_free(module, item):
@@ -114,25 +136,24 @@ def main() -> None:
     )
     wanted = module.params
     item = server.Server(wanted["index"])
-    note, loan = server.LENT / item.name, server.read_loan(item)
-    changed = (loan is None) == (wanted["state"] == "lent")
-    if module.check_mode:
-        module.exit_json(changed=changed, loan=loan or {})
+    loan = server.read_loan(item)
     try:
         if wanted["state"] == "returned":
-            note.unlink(missing_ok=True)
-            if changed:
+            if loan is not None and not module.check_mode:
+                server.loan_note(item).unlink(missing_ok=True)
                 history.append(Path(wanted["history"]), [{"event": "returned", "server": item.name}])
-            module.exit_json(changed=changed, loan={})
-        if loan is None:
-            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            loan = {"who": wanted["who"], "since": now, "reason": wanted["reason"]}
-            server.write_atomic(note, json.dumps(loan) + "\n")
-            history.append(Path(wanted["history"]), [{"event": "lent", "server": item.name, **loan}])
-        server.stop(item)
+            module.exit_json(changed=loan is not None, loan={})
+        wish = wished(module, item, loan)
+        if module.check_mode:
+            module.exit_json(changed=wish != loan, loan=wish)
+        if wish != loan:
+            server.write_atomic(server.loan_note(item), json.dumps(wish) + "\n")
+            history.append(Path(wanted["history"]), [{"event": "lent", "server": item.name, **wish}])
+        if server.stop(item):
+            module.warn(f"{item.name}: requests that outlasted its stop timeout were ended")
     except (server.ServerError, OSError) as error:
         module.fail_json(msg=f"{item.name}: {error}")
-    module.exit_json(changed=changed, loan=loan, gpu_used_mib=wait_until_free(module, item))
+    module.exit_json(changed=wish != loan, loan=wish, gpu_used_mib=wait_until_free(module, item))
 
 
 if __name__ == "__main__":

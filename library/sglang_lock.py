@@ -24,6 +24,10 @@ options:
   over:
     description: An owner that is known to be dead, filled in by the action plugin.
     type: dict
+  step:
+    description: What this run does next, filled in by the action plugin; whoever is held up is told.
+    type: str
+    default: ""
   ttl:
     description: Seconds until the lock runs out unless it is renewed.
     type: int
@@ -68,6 +72,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "owner": {"type": "dict"},
             "over": {"type": "dict"},
+            "step": {"type": "str", "default": ""},
             "ttl": {"type": "int", "default": 900},
             "path": {"type": "path", "default": "/run/sglang-pve/lock.json"},
         },
@@ -80,9 +85,12 @@ def main() -> None:
         lock.release(path, wanted["owner"])
         module.exit_json(changed=False)
     try:
-        before = lock.take(path, wanted["owner"], wanted["ttl"], wanted["over"])
+        before = lock.take(path, wanted["owner"], wanted["ttl"], wanted["step"], wanted["over"])
     except lock.LockHeldError as error:
-        module.fail_json(msg=f"{error}. Wait for it, or end that run.", holder=error.holder)
+        module.fail_json(
+            msg=f"{error}. Wait for it, or end that run; if it is gone already, remove {path} in the container.",
+            holder=error.holder,
+        )
     # A lock is no change of the container, so a run with nothing to do stays at changed=0.
     module.exit_json(changed=False, **({"taken_over": before} if before else {}))
 

@@ -115,16 +115,18 @@ def main() -> None:
     before = _described(seen["release"], seen["parameters"], _argv_on_disk(item, seen["release"]))
     try:
         if wanted["state"] == "stopped":
-            why = [f"{item.unit} is to be stopped"] if server.is_running(seen) else []
+            why = [] if server.is_stopped(seen) else [f"{item.unit} is to be stopped"]
             after = before
-            if why and not module.check_mode:
-                server.stop(item)
+            if why and not module.check_mode and server.stop(item):
+                module.warn(f"{item.name}: requests that outlasted its stop timeout were ended")
         elif wanted["state"] == "absent":
             present = item.directory.exists() or server.is_running(seen) or unit.get("enabled") == "enabled"
             why = [f"{item.unit} is not wanted any more"] if present else []
             after = ""
             if present and not module.check_mode:
                 server.remove(item)
+                # A card that is given back for good is not lent any more.
+                server.loan_note(item).unlink(missing_ok=True)
         else:
             conf = item.release_directory(wanted["release"]) / "unit.conf"
             drop_in = conf.read_text(encoding="utf-8") if conf.is_file() else None

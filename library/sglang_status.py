@@ -10,15 +10,13 @@ short_description: Print the servers of every container as one table
 description:
   - Prints a table, plain when piped and with colours in a terminal, and a verdict.
 options:
-  containers:
-    description: Variables of the leaders of the containers that were read.
-    type: list
-    elements: dict
-    required: true
-  unreachable:
-    description: Leaders of the containers that were not.
+  leaders:
+    description: >-
+      Inventory names of the leaders of the containers. Each has registered what M(fleet_state) said in C(_status), also
+      when that failed.
     type: list
     elements: str
+    required: true
   json:
     description: A file to write the same to as JSON; - prints JSON in place of the table.
     type: str
@@ -32,7 +30,7 @@ author: [sglang-pve]
 EXAMPLES = r"""
 - name: Print it
   sglang_status:
-    containers: "{{ groups['sglang_leaders'] | map('extract', hostvars) }}"
+    leaders: "{{ groups['sglang_leaders'] }}"
 """
 
 RETURN = r"""
@@ -46,7 +44,14 @@ said:
   type: list
   elements: str
 servers:
-  description: One row a server.
+  description: One row a selected server.
+  returned: success
+  type: list
+  elements: dict
+containers:
+  description: >-
+    Of each container C(node), C(vmid), C(unreachable) (why it could not be read, or empty), C(lock) (who holds it),
+    C(notes) on its history, and its last C(history) entries.
   returned: success
   type: list
   elements: dict

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from . import adopt, foreign, gate, gpus, history, holders, host, release, server, toolkit
+from . import adopt, foreign, gate, gpus, history, holders, host, lock, release, server, toolkit
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -120,6 +120,15 @@ def read_servers(
     return seen
 
 
+def release_error(name: str | None, releases: Mapping[str, Mapping[str, Any]]) -> str:
+    """Why a server could not be started with the release that its link names; empty when it could, or has no link."""
+    if name is None:
+        return ""
+    if name not in releases:
+        return f"its link names release {name}, which is not on the container; deploy again with playbooks/site.yml"
+    return str(releases[name]["error"])
+
+
 def read_wheels(wheelhouse: Path) -> list[str]:
     """File names of the wheels in the container's wheelhouse; none where it cannot be read."""
     try:
@@ -143,6 +152,10 @@ def read(
     entries, broken = history.read(history_path)
     facts, cards = host.facts(list(paths)), gpus.query()
     cards["processes"] = holders.named(cards["processes"])
+    releases = release.read_all(root / "releases")
+    servers = read_servers(root, systemd, discover(root, systemd), cards)
+    for seen in servers.values():
+        seen["release_error"] = release_error(seen["release"], releases)
     return {
         "schema": SCHEMA,
         "host": facts,
@@ -155,13 +168,15 @@ def read(
             "unfinished": adopt.unfinished(),
         },
         "stacks": read_stacks(root),
-        "releases": release.read_all(root / "releases"),
+        "releases": releases,
         "models": read_models(MODELS),
-        "servers": read_servers(root, systemd, discover(root, systemd), cards),
+        "servers": servers,
+        "lock": lock.held(),
         "history": {
             "line": history.line(entries),
             "verified": sorted(history.verified_releases(entries)),
             "tail": entries[-TAIL:],
             "broken_lines": broken,
+            "notes": history.notes(entries[-TAIL:], broken, history.timestamp()),
         },
     }

@@ -22,6 +22,11 @@ class HistoryError(Exception):
     """The history cannot be read or written, or no release qualifies; the message says which and what to do."""
 
 
+def timestamp() -> str:
+    """Now, as entries have it: ``2026-12-01T05:00:00Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def read(path: Path) -> tuple[list[Entry], int]:
     """Return the entries, oldest first, and how many lines could not be read (a write that a crash cut short).
 
@@ -53,13 +58,33 @@ def read(path: Path) -> tuple[list[Entry], int]:
     return entries, broken
 
 
+def notes(entries: Iterable[Entry], broken: int, now: str) -> list[str]:
+    """What a person should know of these entries before reading their times, one sentence each.
+
+    ``now`` is the container's time in the form of an entry's ("2026-12-01T05:00:00Z").
+    """
+    said = []
+    if broken:
+        said.append(f"{broken} lines of the history cannot be read and are passed over (a crash may cut one short)")
+    latest = ""
+    for moment in [*(str(entry["time"]) for entry in entries if "time" in entry), now]:
+        if moment < latest:
+            said.append(
+                f"the container's clock went back: the history knows {latest}, and after it {moment}. "
+                "Its order counts, not its times; correct the clock"
+            )
+            break
+        latest = moment
+    return said
+
+
 def append(path: Path, entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
     """Append entries (each gets ``schema`` and ``time``) and return them as written; durable when this returns."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    stamped = [{"schema": SCHEMA, "time": now, **entry} for entry in entries]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        # The time is taken behind the lock, so that writers side by side leave their times in order.
+        stamped = [{"schema": SCHEMA, "time": timestamp(), **entry} for entry in entries]
         # A line that a crash cut short must not swallow the next one.
         handle.seek(0, os.SEEK_END)
         if handle.tell():

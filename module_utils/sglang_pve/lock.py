@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import getpass
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -17,24 +18,31 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA = 1
-Owner = Mapping[str, Any]  # user, host, pid, started (of that pid), doing
+PATH = Path("/run/sglang-pve/lock.json")
+Owner = Mapping[str, Any]  # OWNER_KEYS
+OWNER_KEYS = ("user", "host", "machine", "pid", "started", "doing")  # started: of that pid; doing: a playbook's name
 
 
 class LockHeldError(Exception):
     """Somebody else holds the lock; ``holder`` is the lock as it stands."""
 
     def __init__(self, holder: dict[str, Any], left_s: float) -> None:
-        owner = holder["owner"]
-        held_s = _now() - holder["taken"]
-        super().__init__(
-            f"{owner['user']}@{owner['host']} (pid {owner['pid']}, {owner['doing']}) has been changing this container "
-            f"for {held_s / 60:.0f} minutes; its lock runs out in {left_s / 60:.0f} minutes"
-        )
+        super().__init__(f"{sentence(holder)}; its lock runs out in {left_s / 60:.0f} minutes unless it is renewed")
         self.holder = holder
 
 
 def _now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def sentence(holder: Mapping[str, Any]) -> str:
+    """Who has been changing this container since when (by today's clock), and what is being done."""
+    owner = holder["owner"]
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time.time() - _now() + holder["taken"]))
+    return (
+        f"{owner['user']}@{owner['host']} (pid {owner['pid']}) has been changing this container with {owner['doing']} "
+        f"since {since}, now at step {holder['step']}"
+    )
 
 
 @contextlib.contextmanager
@@ -49,13 +57,21 @@ def read(path: Path) -> dict[str, Any] | None:
     """The lock as it stands, run out or not; None when there is none or what is there is no lock."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return dict(found) if found["schema"] == SCHEMA and found["owner"] and float(found["expires"]) else None
+        owner = {**dict.fromkeys(OWNER_KEYS, ""), **found["owner"], "pid": int(found["owner"]["pid"])}
+        times = {key: float(found[key]) for key in ("taken", "expires")}
+        return {"owner": owner, "step": str(found.get("step", "")), **times} if found["schema"] == SCHEMA else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def take(path: Path, owner: Owner, ttl_s: float, over: Owner | None = None) -> dict[str, Any] | None:
-    """Take or renew the lock for ``ttl_s`` seconds.
+def held(path: Path = PATH) -> str:
+    """A sentence about who holds the lock now; empty when nobody does."""
+    found = read(path)
+    return sentence(found) if found is not None and found["expires"] > _now() else ""
+
+
+def take(path: Path, owner: Owner, ttl_s: float, step: str, over: Owner | None = None) -> dict[str, Any] | None:
+    """Take or renew the lock for ``ttl_s`` seconds and say which ``step`` begins.
 
     Returns the lock of another owner that was taken over: one that had run out, or that of ``over``, whom the caller
     knows to be dead. None otherwise. Raises LockHeldError.
@@ -68,7 +84,7 @@ def take(path: Path, owner: Owner, ttl_s: float, over: Owner | None = None) -> d
             if left > 0:
                 raise LockHeldError(found, left)
         taken = found["taken"] if found is not None and mine else now
-        content = {"schema": SCHEMA, "owner": dict(owner), "taken": taken, "expires": now + ttl_s}
+        content = {"schema": SCHEMA, "owner": dict(owner), "step": step, "taken": taken, "expires": now + ttl_s}
         unfinished = path.with_name(f".{path.name}.new")
         unfinished.write_text(json.dumps(content), encoding="utf-8")
         unfinished.replace(path)
@@ -96,9 +112,33 @@ def process_started(pid: int) -> str:
         return ""
 
 
-def is_dead(owner: Owner, this_host: str) -> bool:
+def machine() -> str:
+    """What tells this machine's processes from those of any other, also of a container or a clone with the same name:
+    the boot and the namespace of its process ids. Empty where the kernel does not say."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def is_dead(owner: Owner) -> bool:
     """True only when ``owner`` is a process of this machine that is gone."""
-    return bool(owner["host"] == this_host and process_started(int(owner["pid"])) != owner["started"])
+    if not owner["machine"] or owner["machine"] != machine():
+        return False
+    started = process_started(owner["pid"])
+    return started != owner["started"] if started else not _exists(owner["pid"])
+
+
+def _exists(pid: int) -> bool:
+    # /proc may hide the processes of other users.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def owner_of(pid: int, doing: str) -> dict[str, Any]:
@@ -106,6 +146,7 @@ def owner_of(pid: int, doing: str) -> dict[str, Any]:
     return {
         "user": getpass.getuser(),
         "host": socket.gethostname(),
+        "machine": machine(),
         "pid": pid,
         "started": process_started(pid),
         "doing": doing,

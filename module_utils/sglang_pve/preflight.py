@@ -165,14 +165,24 @@ def _system(host: State) -> Iterable[Finding]:
 
 
 def _state_on_disk(state: State) -> Iterable[Finding]:
-    if state["history"]["broken_lines"]:
+    for note in state["history"]["notes"]:
         yield Finding(
-            "history-broken-lines",
+            "history-doubtful",
             "warning",
-            f"{state['history']['broken_lines']} lines of the history cannot be read",
-            "one JSON object a line",
-            "nothing is needed: they are passed over (a crash may cut the last line short)",
+            note,
+            "one JSON object a line, in the order of their times",
+            "nothing is needed: what counts is what can be read, in its order",
         )
+    for name, seen in state["servers"].items():
+        if seen["release_error"] and seen["release"] not in state["releases"]:
+            yield Finding(
+                "release-missing",
+                "warning",
+                seen["release_error"],
+                "the release that a server's link names, as long as it is named",
+                "nothing is needed: a deployment gives the server a release again",
+                where=name,
+            )
     for name, entry in state["releases"].items():
         if entry["error"]:
             yield Finding(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from . import foreign, holders
@@ -13,8 +13,8 @@ from .findings import Finding, worst_first
 NUMBER = re.compile(r"[0-9][0-9,]*|-")
 RED, YELLOW, GREEN = "31", "33", "32"
 COLOURS = {
-    **dict.fromkeys(("error", "failed", "down"), RED),
-    **dict.fromkeys(("warning", "starting", "busy", "degraded", "lent"), YELLOW),
+    **dict.fromkeys(("error", "failed", "down", "unreachable"), RED),
+    **dict.fromkeys(("warning", "starting", "stopping", "busy", "degraded", "lent"), YELLOW),
     **dict.fromkeys(("ready", "ok"), GREEN),
 }
 
@@ -40,49 +40,55 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], colour: bool = F
 
 
 def server_state(seen: Mapping[str, Any]) -> str:
-    """ready, busy (it runs and did not answer in time), starting, failed, lent or down."""
+    """ready, busy (it runs and did not answer in time), starting, stopping, failed, lent or down."""
     unit = seen["unit"]
-    if unit.get("active") == "failed" or unit.get("sub") == "auto-restart":
-        return "failed"
-    if unit.get("active") == "activating":
-        return "starting"
     if unit.get("active") == "active":
         return "ready" if seen.get("healthy") else "busy"
-    return "lent" if seen.get("lent") else "down"
+    if unit.get("active") == "deactivating":
+        return "stopping"
+    if unit.get("active") == "activating" and unit.get("sub") != "auto-restart":
+        return "starting"
+    if seen.get("lent"):
+        return "lent"
+    return "down" if unit.get("active") in ("inactive", None) else "failed"
 
 
-def fleet_rows(host_names: Mapping[str, str], state: Mapping[str, Any]) -> list[dict[str, Any]]:
+def fleet_rows(
+    host_names: Mapping[str, str], state: Mapping[str, Any], selected: Collection[str] | None = None
+) -> list[dict[str, Any]]:
     """One row a server, with ROW_KEYS; what is not known is None, sizes are MiB and tokens.
 
-    ``host_names`` maps gpu3 to ct200-gpu3. A server that the inventory does not know is shown, and one that is missing.
+    ``host_names`` maps gpu3 to ct200-gpu3. A server that the inventory does not know is shown, and one that is missing;
+    where ``selected`` (gpu3, ...) is given, only those.
     """
-    cards = {card["uuid"]: card for card in state["gpus"]["gpus"]}
+    cards = {key: card for card in state["gpus"]["gpus"] for key in (card["uuid"], card["index"])}
     verified = state["history"]["line"][-1] if state["history"]["line"] else {}
     rows: list[dict[str, Any]] = []
-    for name in sorted({*host_names, *state["servers"]}, key=lambda name: int(name[3:])):
-        row: dict[str, Any] = dict.fromkeys(ROW_KEYS)
-        row.update(server=host_names.get(name, name), gpu=int(name[3:]), state="down", verified=verified.get(name))
-        row["in_inventory"] = name in host_names
-        row["others"] = _others(int(name[3:]), state)
+    for name in sorted({*host_names, *state["servers"]} if selected is None else selected, key=_index):
+        seen = state["servers"].get(name, {})
+        parameters, pools, unit = seen.get("parameters", {}), seen.get("pools") or {}, seen.get("unit", {})
+        link = seen.get("release")
+        card = cards.get(parameters.get("gpu_uuid") or _index(name), {})
+        row = {
+            **_empty_row(name, host_names),
+            "listen": parameters.get("host"),
+            "port": int(parameters.get("port", 0)) or None,
+            "release": seen.get("running_release") or link,
+            "link": link,
+            "release_error": seen.get("release_error") or None,
+            "profile": ((state["releases"].get(link) or {}).get("manifest") or {}).get("plan", {}).get("profile"),
+            "verified": verified.get(name),
+            "state": server_state(seen) if seen else "down",
+            "pid": unit.get("main_pid") or None,
+            "since": unit.get("since"),
+            "restarts": unit.get("restarts"),
+            "gpu_mib": card.get("memory_used_mib"),
+            "running_limit": pools.get("max_running_requests"),
+            "kv_tokens": pools.get("max_total_num_tokens"),
+            "lent": seen.get("lent"),
+            "others": _others(_index(name), state),
+        }
         rows.append(row)
-        seen = state["servers"].get(name)
-        if seen is None:
-            continue
-        parameters, pools, unit = seen["parameters"], seen.get("pools") or {}, seen["unit"]
-        row.update(
-            listen=parameters.get("host"),
-            port=int(parameters.get("port", 0)) or None,
-            release=seen.get("running_release") or seen.get("release"),
-            link=seen.get("release"),
-            state=server_state(seen),
-            pid=unit.get("main_pid") or None,
-            since=unit.get("since"),
-            restarts=unit.get("restarts"),
-            gpu_mib=cards.get(parameters.get("gpu_uuid"), {}).get("memory_used_mib"),
-            running_limit=pools.get("max_running_requests"),
-            kv_tokens=pools.get("max_total_num_tokens"),
-            lent=seen.get("lent"),
-        )
     return rows
 
 
@@ -96,9 +102,23 @@ def _others(index: int, state: Mapping[str, Any]) -> list[str]:
     return [*map(foreign.sentence, strangers), *map(holders.sentence, rows)]
 
 
+def unreachable_rows(host_names: Mapping[str, str], selected: Collection[str]) -> list[dict[str, Any]]:
+    """As ``fleet_rows``, of a container that could not be read."""
+    return [{**_empty_row(name, host_names), "state": "unreachable"} for name in sorted(selected, key=_index)]
+
+
+def _index(name: str) -> int:
+    return int(name[3:])
+
+
+def _empty_row(name: str, host_names: Mapping[str, str]) -> dict[str, Any]:
+    known = {"server": host_names.get(name, name), "gpu": _index(name), "in_inventory": name in host_names}
+    return {**dict.fromkeys(ROW_KEYS), **known}
+
+
 ROW_KEYS = (
-    *("server", "gpu", "in_inventory", "listen", "port", "release", "link", "verified", "state", "pid", "since"),
-    *("restarts", "gpu_mib", "running_limit", "kv_tokens", "lent", "others"),
+    *("server", "gpu", "in_inventory", "listen", "port", "release", "link", "release_error", "profile", "verified"),
+    *("state", "pid", "since", "restarts", "gpu_mib", "running_limit", "kv_tokens", "lent", "others"),
 )
 HEADER = ("SERVER", "GPU", "ADDRESS", "RELEASE", "STATE", "SINCE", "RESTARTS", "GPU MIB", "RUNNING LIMIT", "KV TOKENS")
 
@@ -122,22 +142,26 @@ def fleet_table(rows: Sequence[Mapping[str, Any]], colour: bool = False) -> str:
     return table(HEADER, [cells(row) for row in rows], colour)
 
 
-def verdict(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+def verdict(rows: Sequence[Mapping[str, Any]], unreachable: Sequence[str] = ()) -> tuple[str, list[str]]:
     """ready, degraded or down for a whole fleet, and why, one sentence each.
 
-    Down: no server that the inventory wants is ready. A lent one is not wanted as long as it is lent.
+    Down: no server that the inventory wants is ready. A lent one is not wanted as long as it is lent. ``unreachable``
+    says why containers could not be read, whose servers have the state of that name.
     """
     said = [
-        f"{row['server']} is lent to {row['lent']['who'] or 'somebody'} since {row['lent']['since']}"
-        + (f": {row['lent']['reason']}" if row["lent"]["reason"] else "")
+        f"{row['server']} is lent to {line(row['lent']['who']) or 'somebody'} since {row['lent']['since']}"
+        + (f": {line(row['lent']['reason'])}" if row["lent"]["reason"] else "")
         for row in rows
         if row["lent"]
     ]
-    said += [f"{text} is on the card of {row['server']}" for row in rows for text in row["others"]]
+    said += [f"{text} is on the card of {row['server']}" for row in rows for text in row["others"] or []]
     wrong = [f"{row['server']} is not in the inventory" for row in rows if not row["in_inventory"]]
     wanted = [row for row in rows if row["in_inventory"] and not row["lent"]]
-    wrong += [f"{row['server']} is {row['state']}" for row in wanted if row["state"] != "ready"]
     for row in wanted:
+        if row["state"] not in ("ready", "unreachable"):
+            wrong.append(f"{row['server']} is {row['state']}")
+        if row["release_error"]:
+            wrong.append(f"{row['server']}: {row['release_error']}")
         if row["release"] and row["link"] != row["release"]:
             wrong.append(f"{row['server']} runs {row['release']}, its link names {row['link']}: a switch was cut short")
         elif row["release"] and row["release"] != row["verified"]:
@@ -146,10 +170,15 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
                 "a deployment did not finish"
             )
     ready = sum(row["state"] == "ready" for row in wanted)
-    word = "degraded" if wrong else "ready"
+    word = "degraded" if wrong or unreachable else "ready"
     if wanted and not ready:
         word = "down"
-    return word, [f"{ready} of {len(wanted)} servers are ready", *wrong, *said]
+    return word, [f"{ready} of {len(wanted)} servers are ready", *unreachable, *wrong, *said]
+
+
+def line(text: str) -> str:
+    """What somebody wrote, as one line that cannot steer a terminal."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def findings_table(findings: Sequence[Finding], colour: bool = False) -> str:

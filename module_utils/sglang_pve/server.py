@@ -71,13 +71,17 @@ def read_parameters(text: str) -> dict[str, str]:
     return found
 
 
-def read_loan(server: Server, directory: Path = LENT) -> dict[str, Any] | None:
+def loan_note(server: Server) -> Path:
+    return LENT / server.name
+
+
+def read_loan(server: Server) -> dict[str, Any] | None:
     """Who has this server's card, since when and why: {"who", "since", "reason"}; None while it is not lent.
 
     The unit has a condition on this file, so a boot does not start the server either.
     """
     try:
-        text = (directory / server.name).read_text(encoding="utf-8")
+        text = loan_note(server).read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     try:
@@ -118,6 +122,11 @@ def process_environment(pid: int) -> dict[str, str]:
         return {}
     pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
     return {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+
+
+def is_stopped(seen: Mapping[str, Any]) -> bool:
+    """True when the unit neither runs nor will by itself, as one does that waits for its next attempt."""
+    return seen["unit"].get("active") in (None, "inactive", "failed")
 
 
 def is_running(seen: Mapping[str, Any]) -> bool:
@@ -211,9 +220,17 @@ def start(server: Server) -> None:
     systemctl("restart", "--no-block", server.unit)
 
 
-def stop(server: Server) -> None:
-    """Stop without forgetting anything: running requests get TimeoutStopSec, and the next boot starts it again."""
+def stop(server: Server) -> bool:
+    """Stop without forgetting anything: running requests get TimeoutStopSec, and the next boot starts it again.
+
+    Returns whether some outlasted that time and were ended.
+    """
+    ran = systemctl("show", "--property", "MainPID", "--value", server.unit).strip() != "0"
     systemctl("stop", server.unit)
+    ended = ran and systemctl("show", "--property", "Result", "--value", server.unit).strip() == "timeout"
+    if ended:
+        _forget_failures(server)
+    return ended
 
 
 def remove(server: Server) -> None:

@@ -105,6 +105,16 @@ def test_a_line_cut_short_by_a_crash_is_counted_and_swallows_nothing(tmp_path: P
     assert broken == 1
 
 
+def test_notes_say_what_cannot_be_read_and_when_the_clock_went_back():
+    entries = [{"time": "2026-12-01T05:00:00Z"}, {}, {"time": "2026-12-01T06:00:00Z"}]
+    assert history.notes(entries[:2], 0, "2026-12-01T05:00:00Z") == []
+    assert "2 lines of the history cannot be read" in history.notes([], 2, history.timestamp())[0]
+    said = "knows 2026-12-01T06:00:00Z, and after it 2026-12-01T05:30:00Z"
+    assert said in history.notes(entries, 0, "2026-12-01T05:30:00Z")[0]
+    entries.append({"time": "2026-12-01T05:30:00Z"})
+    assert said in history.notes(entries, 0, "2026-12-02T05:00:00Z")[0]
+
+
 def test_a_missing_history_is_empty(tmp_path: Path):
     assert history.read(tmp_path / "none") == ([], 0)
 

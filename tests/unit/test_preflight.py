@@ -28,7 +28,7 @@ def well():
         "stacks": {},
         "releases": {},
         "servers": {},
-        "history": {"broken_lines": 0},
+        "history": {"notes": []},
     }
 
 
@@ -99,7 +99,7 @@ def test_a_container_that_is_well_has_no_findings():
         (set_in("host", "disks", "/opt/sglang", "free_bytes", value=GIB // 5), "disk-full", ["0.20 GiB", "17 GiB"]),
         (set_in("host", "memory", "limit_bytes", value=60 * GIB), "memory-too-small", ["60.0 GiB", "64.0 GiB"]),
         (set_in("host", "mounts", "/run", "flags", value=["noexec"]), "run-noexec", ["/run"]),
-        (set_in("history", "broken_lines", value=1), "history-broken-lines", ["1 lines"]),
+        (set_in("history", "notes", value=["1 lines"]), "history-doubtful", ["1 lines"]),
         (set_in("releases", "r", value={"error": "release r was altered"}), "release-altered", ["altered"]),
     ],
 )

@@ -6,6 +6,7 @@ from sglang_pve.findings import Finding
 
 UNIT = {"active": "active", "sub": "running", "main_pid": 1, "since": "2026-12-01T04:59:08+00:00", "restarts": 0}
 SELF = {"pid": 2, "uuid": "GPU-1", "used_mib": 94868, "user": "sglang", "command": "python", "own": True}
+CARD = {"index": 0, "uuid": "GPU-1", "memory_used_mib": 94868}
 NAMES = {"gpu0": "ct200-gpu0", "gpu10": "ct200-gpu10"}
 
 
@@ -23,14 +24,15 @@ def seen(**change):
     }
 
 
-def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), strangers=(), **servers):
+def rows(names=NAMES, verified=(("gpu0", "a"), ("gpu10", "a")), strangers=(), selected=None, **servers):
     state = {
         "foreign": {"servers": list(strangers)},
         "servers": servers,
-        "gpus": {"gpus": [{"uuid": "GPU-1", "memory_used_mib": 94868}]},
+        "gpus": {"gpus": [CARD], "processes": [{"pid": 7, "uuid": "GPU-1", "used_mib": 94868, "name": "train\n.py"}]},
+        "releases": {"a": {"manifest": {"plan": {"profile": "batch"}}, "error": ""}},
         "history": {"line": [dict(verified)] if verified else []},
     }
-    return report.fleet_rows(names, state)
+    return report.fleet_rows(names, state, selected)
 
 
 def test_a_fleet_is_shown_in_the_order_of_its_cards_with_what_is_missing():
@@ -40,7 +42,9 @@ def test_a_fleet_is_shown_in_the_order_of_its_cards_with_what_is_missing():
         ("gpu2", False, "ready"),
         ("ct200-gpu10", True, "ready"),
     ]
-    assert (found[0]["release"], found[0]["gpu_mib"], found[2]["gpu_mib"]) == (None, None, 94868)
+    assert (found[0]["release"], found[0]["gpu_mib"], found[2]["gpu_mib"]) == (None, 94868, 94868)
+    assert [row["profile"] for row in found] == [None, "batch", "batch"]
+    assert [row["server"] for row in rows(selected=["gpu10"], gpu10=seen(), gpu2=seen())] == ["ct200-gpu10"]
 
 
 def test_states_have_one_word():
@@ -48,9 +52,12 @@ def test_states_have_one_word():
     again = seen(unit={"active": "activating", "sub": "auto-restart"})
     starting = seen(unit={"active": "activating", "sub": "start-post"})
     stopped = seen(unit={"active": "inactive"})
-    lent = seen(unit={"active": "inactive"}, lent={"who": "ada", "since": "", "reason": ""})
-    states = [report.server_state(one) for one in (seen(), seen(healthy=False), failed, again, starting, stopped, lent)]
-    assert states == ["ready", "busy", "failed", "failed", "starting", "down", "lent"]
+    stopping = seen(unit={"active": "deactivating"})
+    # One whose last requests were ended by force has failed for systemd, and is lent all the same.
+    lent = [seen(unit={"active": active}, lent=LOAN) for active in ("inactive", "failed")]
+    each = (seen(), seen(healthy=False), failed, again, starting, stopping, stopped, *lent)
+    states = ["ready", "busy", "failed", "failed", "starting", "stopping", "down", "lent", "lent"]
+    assert [report.server_state(one) for one in each] == states
 
 
 LOAN = {"who": "ada", "since": "2026-12-01T05:00:00Z", "reason": "training"}
@@ -78,6 +85,18 @@ STOPPED = {"unit": {"active": "inactive"}, "healthy": False, "running_release": 
             ["ct200-gpu0 runs a, its link names b: a switch was cut short"],
         ),
         (
+            {"gpu0": seen(release_error="release a was altered"), "gpu10": seen()},
+            {"gpu0": "a", "gpu10": "a"},
+            "degraded",
+            ["2 of 2 servers are ready", "ct200-gpu0: release a was altered"],
+        ),
+        (
+            {"gpu0": seen(**STOPPED), "gpu10": seen()},
+            {"gpu0": "a", "gpu10": "a"},
+            "degraded",
+            ["ct200-gpu0 is down"],
+        ),
+        (
             {"gpu0": seen(), "gpu10": seen(), "gpu2": seen()},
             {"gpu0": "a", "gpu10": "a"},
             "degraded",
@@ -95,6 +114,20 @@ def test_a_fleet_has_one_verdict_and_says_why(servers, verified, word, said):
     found, sentences = report.verdict(rows(verified=verified.items(), **servers))
     assert found == word
     assert [text for text in said if text not in "; ".join(sentences)] == []
+
+
+def test_a_container_that_cannot_be_read_is_shown_and_degrades_the_others():
+    gone = report.unreachable_rows(NAMES, ["gpu0"])
+    assert report.verdict(gone, ["no route to it"]) == ("down", ["0 of 1 servers are ready", "no route to it"])
+    word, said = report.verdict([*rows(gpu0=seen(), gpu10=seen()), *gone], ["no route to it"])
+    assert (word, said) == ("degraded", ["2 of 3 servers are ready", "no route to it"])
+    assert report.fleet_table(gone).splitlines()[1].split() == ["ct200-gpu0", "0", "-", "-", "unreachable", *"-----"]
+
+
+def test_what_somebody_wrote_stays_one_line_and_steers_no_terminal():
+    loan = {"who": "ada\n", "since": "2026-12-01T05:00:00Z", "reason": 'it\'s\n\033[31m "für" Bob'}
+    said = report.verdict(rows(gpu0=seen(), gpu10=seen(**STOPPED, lent=loan)))[1]
+    assert said[-1] == 'ct200-gpu10 is lent to ada since 2026-12-01T05:00:00Z: it\'s [31m "für" Bob'
 
 
 def test_the_table_is_aligned_and_plain():
