@@ -49,7 +49,7 @@ unit: packages ## Unit tests, those in a real container too
 molecule: setup ## The whole flow in a lab of its own
 	molecule test
 
-test-fleet: packages ## Bad input, kills and crashes on a deployed fleet of its own (tests/fleet)
+test-fleet: packages ## Bad input, kills, crashes and the days after on deployed fleets (tests/fleet)
 	$(BIN)/pytest tests/fleet
 
 test-transport: packages ## The transport at its limits: many servers, big files, random words, sudo (tests/transport)
@@ -60,6 +60,9 @@ test: lint molecule unit ## Everything a change must pass
 
 bench-converge: setup ## Run site.yml twice in the lab and count the remote calls of the second run
 	$(BIN)/python tests/bench/converge.py $(LAB)
+
+bench-status: setup ## Time status.yml on the lab's eight servers
+	$(BIN)/python tests/bench/status.py $(LAB)
 
 # The container's Python decides which wheels are wanted; the platforms are those of glibc 2.34 and older.
 PLATFORMS := $(foreach n,34 31 28 27 26 25 24 18 17 12 5,manylinux_2_$(n)_x86_64) manylinux2014_x86_64 manylinux2010_x86_64 manylinux1_x86_64
@@ -80,4 +83,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-transport wheelhouse docs lock-dev
+.PHONY: help setup packages demo demo-clean lint unit molecule test test-fleet test-transport bench-converge bench-status bench-transport wheelhouse docs lock-dev
