@@ -49,7 +49,7 @@ unit: packages ## Unit tests, those in a real container too
 molecule: setup ## The whole flow in a lab of its own
 	molecule test
 
-test-fleet: packages ## Bad input, kills and crashes on a deployed fleet of its own (tests/fleet)
+test-fleet: packages ## Bad input, kills, crashes and the days after on deployed fleets (tests/fleet)
 	$(BIN)/pytest tests/fleet
 
 test-transport: packages ## The transport at its limits: many servers, big files, random words, sudo (tests/transport)
@@ -66,6 +66,9 @@ bench-converge: setup ## Run site.yml twice in the lab and count the remote call
 
 bench-checkpoint: setup ## Structure check and SHA-256 of a checkpoint of 4.4 GiB, against sha256sum
 	$(BIN)/python tests/bench/checkpoint.py
+
+bench-status: setup ## Time status.yml on the lab's eight servers
+	$(BIN)/python tests/bench/status.py $(LAB)
 
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
@@ -93,4 +96,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-transport bench-stack bench-stage wheelhouse lock flags docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-status bench-transport bench-stack bench-stage wheelhouse lock flags docs lock-dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fleet_kit import NAMES, Fleet, changes
@@ -28,3 +29,21 @@ def fleet(bare: Fleet) -> Iterator[Fleet]:
     assert changes(bare.good_run()) == 0
     servers = bare.state()["servers"]
     assert [name for name, seen in servers.items() if seen["healthy"]] == NAMES
+
+
+@pytest.fixture(scope="session")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Another lab, whose three servers are on the container's own disk and outlive a reboot of it."""
+    with own_lab(first_vmid=261) as lab:
+        present(lab)
+        made = Fleet(lab, tmp_path_factory.mktemp("controller"))
+        made.good_run()
+        yield made
+        assert changes(made.good_run()) == 0
+        assert made.status(0)["verdict"] == "ready"
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as made:
+        yield made

@@ -9,9 +9,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +131,7 @@ class Fleet:
     @contextlib.contextmanager
     def started(self, *options: str, playbook: str = "site", **extra: Any) -> Iterator[Running]:
         """A playbook, running; at the end nothing of it is left on the controller."""
-        log = self.folder / "running.log"
+        log = Path(tempfile.mkdtemp(dir=self.folder)) / "running.log"
         with log.open("w") as out:
             command = self.command(playbook, *options, **extra)
             tool = subprocess.Popen(command, cwd=PROJECT, stdout=out, stderr=out, start_new_session=True)
@@ -141,18 +143,27 @@ class Fleet:
             tool.wait()
 
     def refused(
-        self, *words: str, code: int = 2, playbook: str = "site", **how: Any
+        self, *words: str, code: int = 2, playbook: str = "site", limit: str = "all", fatal: int = 1, **how: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run it: it must say no in one message that holds all `words`, change nothing, and touch no server."""
+        """Run it: it must say no in one message that holds all `words`, change nothing, and touch no server.
+
+        `fatal` is for what a playbook says of each of its servers.
+        """
         before = self.pids()
-        done = self.run(playbook, **how)
+        done = self.run(playbook, "--limit", limit, **how)
         assert done.returncode == code, done.stdout
-        assert len(re.findall(r"^fatal: ", done.stdout, re.MULTILINE)) == 1, done.stdout
+        assert len(re.findall(r"^fatal: ", done.stdout, re.MULTILINE)) == fatal, done.stdout
         for text in words:
             assert text in said(done), done.stdout
         assert changes(done) == 0
         assert self.pids() == before
         return done
+
+    def status(self, code: int, **how: Any) -> dict[str, Any]:
+        """What status.yml prints as JSON; it must end with this exit status."""
+        done = self.run("status", sglang_status_json="-", **how)
+        assert done.returncode == code, done.stdout
+        return json.loads(done.stdout)
 
     def attempt(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a shell command in the container."""
@@ -220,6 +231,18 @@ class Fleet:
         with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)
 
+    def ask(self, pool: ThreadPoolExecutor, index: int, tokens: int) -> Future[dict[str, Any]]:
+        """A completion that is being answered."""
+        asked = pool.submit(self.complete, index, tokens)
+
+        def running() -> bool:
+            with urllib.request.urlopen(self.url(index, "/metrics"), timeout=10) as answer:
+                lines = answer.read().decode().splitlines()
+            return any(line.startswith("sglang:num_running_reqs") and line.endswith(" 1.0") for line in lines)
+
+        wait(running, "the server answers the request")
+        return asked
+
     @contextlib.contextmanager
     def fault(self, server: str, **fault: Any) -> Iterator[None]:
         """Let the engine of a server (gpu1) fail at its next start, see lab/engine/README.md."""
@@ -240,6 +263,15 @@ class Running:
         """Wait until it has said so."""
         wait(lambda: text in self.log.read_text() or self.tool.poll() is not None, f"it says {text!r}", 120)
         assert self.tool.poll() is None, self.log.read_text()
+
+    def pause(self) -> None:
+        """Stop it where it is, with all that it holds, until it is killed."""
+        self.tool.send_signal(signal.SIGSTOP)
+
+    def workers(self) -> list[Path]:
+        """The processes under /proc that it works with."""
+        children = Path(f"/proc/{self.tool.pid}/task/{self.tool.pid}/children").read_text()
+        return [Path("/proc") / pid for pid in children.split()]
 
     def kill(self, everything: bool = False) -> None:
         """kill -9 it, or it and all that it started here."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import http.client
 import shlex
-import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fleet_kit import GPUS, SETTINGS, Fleet, wait
@@ -18,29 +15,10 @@ pytestmark = pytest.mark.container
 BEGIN = "the lab's stand-in for SGLang"
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor() as made:
-        yield made
-
-
 def processes(fleet: Fleet, index: int) -> str:
     """The processes of a server's control group, as words."""
     group = fleet.unit(index)["ControlGroup"]
     return fleet.inside(f"grep --files-with-matches --fixed-strings {group} /proc/[0-9]*/cgroup | cut -d/ -f3 | xargs")
-
-
-def ask(fleet: Fleet, pool: ThreadPoolExecutor, index: int, tokens: int) -> Future[Any]:
-    """A completion that is being answered."""
-    asked = pool.submit(fleet.complete, index, tokens)
-
-    def running() -> bool:
-        with urllib.request.urlopen(fleet.url(index, "/metrics"), timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return any(line.startswith("sglang:num_running_reqs") and line.endswith(" 1.0") for line in lines)
-
-    wait(running, "the server answers the request")
-    return asked
 
 
 def all_gone(fleet: Fleet, pids: str) -> bool:
@@ -58,7 +36,7 @@ def test_killed_scheduler_makes_the_unit_restart(fleet: Fleet) -> None:
 
 
 def test_stop_lets_a_request_finish_within_bounds_and_leaves_no_process(fleet: Fleet, pool: ThreadPoolExecutor) -> None:
-    asked, pids = ask(fleet, pool, 2, 3000), processes(fleet, 2)
+    asked, pids = fleet.ask(pool, 2, 3000), processes(fleet, 2)
     assert len(pids.split()) >= 2
     fleet.inside("systemctl stop sglang@2")
     assert asked.result()["usage"]["completion_tokens"] == 3000
@@ -67,7 +45,7 @@ def test_stop_lets_a_request_finish_within_bounds_and_leaves_no_process(fleet: F
     assert all_gone(fleet, pids)
 
     fleet.inside("systemctl start sglang@2")
-    asked, pids = ask(fleet, pool, 2, 8000), processes(fleet, 2)
+    asked, pids = fleet.ask(pool, 2, 8000), processes(fleet, 2)
     fleet.inside("systemctl stop sglang@2")
     with pytest.raises((OSError, http.client.HTTPException)):
         asked.result()
