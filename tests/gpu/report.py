@@ -53,6 +53,11 @@ def cell(value: Any) -> str:
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def cut(ratio: float) -> str:
+    """Three digits, cut and not rounded: a bound that is nearly met is not met."""
+    return f"{math.floor(ratio * 1000) / 1000:.3f}"
+
+
 def rows(results: list[dict[str, Any]]) -> list[list[str]]:
     found = []
     sizes = ("max_running_requests", "max_mamba_cache_size", "max_total_num_tokens")
@@ -64,7 +69,7 @@ def rows(results: list[dict[str, Any]]) -> list[list[str]]:
             found.append(
                 [result["case"], load["load"]]
                 + [cell(pools.get(key)) for key in sizes]
-                + [cell(speed), f"{speed / BOUND_TOKENS_PER_S:.3f}" if full and speed else "-"]
+                + [cell(speed), cut(speed / BOUND_TOKENS_PER_S) if full and speed else "-"]
                 + [cell(load.get("mean_latency_s")), f"{load.get('measured', 0)} of {load.get('asked', 0)}"]
                 + [cell(load.get("mean_output")), cell(ready and round(ready, 2)), cell(load.get("least_free_gib"))]
                 + [cell(planned_least(result["plan"]["memory"])), cell(result.get("start_s"))]
@@ -93,8 +98,7 @@ def last_line(results: list[dict[str, Any]]) -> str:
 
     def ratio(over: tuple[str, str], under: tuple[str, str] | float) -> str:
         top, bottom = speeds.get(over), under if isinstance(under, (int, float)) else speeds.get(under)
-        # Cut, not rounded: a bound that is nearly met is not met.
-        return str(math.floor(top / bottom * 1000) / 1000) if top and bottom else "not-measured"
+        return cut(top / bottom) if top and bottom else "not-measured"
 
     start, reduced = ("start-flags", "full"), ("batch-reduced", "full")
     values = {
