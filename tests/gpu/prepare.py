@@ -53,7 +53,7 @@ def plan_of(case: Data, data: Data, stack: Data, config: Data) -> Data:
         flag_table=flag_table(stack["engine"]),
         checkpoint={"config": config, "bytes": SIZES["bytes"], "mtp": head},
         gpu=data["gpu"],
-        workload=case.get("workload", data["workload"]),
+        workload={**data["workload"], **case.get("workload", {})},
         model_path=data["model_path"],
         served_model_name=NAME,
         allow_reduced_state=case.get("allow_reduced_state", False),
