@@ -10,6 +10,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 STACK ?= sglang-0.5.11-cu130
 WHEELHOUSE ?= wheelhouse
 CONTAINER_PYTHON ?= 3.12
+GPU_OUT ?= .cache/gpu
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-16s %s\n", $$1, $$2}' Makefile
@@ -89,6 +90,13 @@ flags: setup ## Write the flag table of STACK's engine from its wheel in WHEELHO
 bench-stack: setup ## Install STACK from WHEELHOUSE with CONTAINER_PYTHON, beside a bare uv pip sync of the same lock
 	$(BIN)/python tests/bench/stack.py $(STACK) $(WHEELHOUSE) python$(CONTAINER_PYTHON)
 
+# What runs on the GPU machine itself is told in tests/gpu/README.md.
+gpu-prepare: setup ## Write to GPU_OUT what a GPU machine needs to measure tests/gpu/cases.yml; MODEL_CONFIG is a config.json
+	$(BIN)/python tests/gpu/prepare.py $(GPU_OUT) $(MODEL_CONFIG)
+
+gpu-report: setup ## Write GPU_REPORT.md and .json from the result files in GPU_OUT
+	$(BIN)/python tests/gpu/report.py $(GPU_OUT) $(GPU_REPORT)
+
 docs: setup ## Write the roles' READMEs from their argument specs
 	$(BIN)/python docs/roles.py
 
@@ -96,4 +104,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-status bench-transport bench-stack bench-stage wheelhouse lock flags docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-status bench-transport bench-stack bench-stage wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
