@@ -12,6 +12,7 @@ description:
   - Makes the directory O(path) with links to the checkpoint's files, the C(mtp.*) tensors of O(source) in a file of
     their own, and an index that names both. The checkpoint itself is not touched.
   - Names, shapes and types of the head are compared with config.json before anything is written.
+  - O(source) is needed once. When it is gone afterwards, what was made of it is kept.
   - For a quantized checkpoint the head is put on the quantizer's ignore list, in a config.json of its own.
 options:
   path:
@@ -112,8 +113,12 @@ def diffs(wanted: attach.Attached, path: Path) -> list[dict[str, str]]:
 
 def present(module: AnsibleModule) -> dict[str, Any]:
     base, path = Path(module.params["checkpoint"]), Path(module.params["path"])
+    sources = [Path(source) for source in module.params["source"]]
     uid, gids = identity(module.params["user"])
-    wanted = attach.plan(base, [Path(source) for source in module.params["source"]], module.params["extract"])
+    if attach.outlives(base, sources, path):
+        module.warn(f"{path}: its head is kept; where it came from is gone: {', '.join(map(str, sources))}")
+        return {"changed": False, "checkpoint": checkpoint.inspect(str(path), uid, gids)}
+    wanted = attach.plan(base, sources, module.params["extract"])
     for warning in wanted.warnings:
         module.warn(f"{path}: {warning}")
     attach.check_place(wanted, path)

@@ -36,6 +36,7 @@ class Attached:
     """What is to be made: ``links`` by name, ``texts`` (small files) by name, and the head's file."""
 
     base: Path
+    given: list[str]
     links: dict[str, str]
     texts: dict[str, str]
     start: bytes
@@ -85,7 +86,7 @@ def plan(base: Path, sources: Sequence[Path], extract: bool = False) -> Attached
         # The engine does not read others, and staging would copy them.
         and (entry.suffix != ".safetensors" or entry.name in named)
     }
-    return Attached(base.absolute(), links, texts, start, order, warnings)
+    return Attached(base.absolute(), [str(source) for source in sources], links, texts, start, order, warnings)
 
 
 def preview(wanted: Attached, path: Path, uid: int | None = None, gids: Collection[int] = ()) -> dict[str, Any]:
@@ -115,6 +116,17 @@ def is_current(wanted: Attached, path: Path) -> bool:
     return marker is not None and marker["made"] == wanted.identity() and not _altered(path, marker)
 
 
+def outlives(base: Path, sources: Sequence[Path], path: Path) -> bool:
+    """Whether ``path`` was made of these, is as it was made, and a source is gone: it is not needed a second time."""
+    marker = _marker(path)
+    return (
+        marker is not None
+        and (marker["made"]["base"], marker["given"]) == (str(base.absolute()), [str(source) for source in sources])
+        and not _altered(path, marker)
+        and not all(source.exists() for source in sources)
+    )
+
+
 def attach(wanted: Attached, path: Path, say: Say = print) -> bool:
     """Make ``path``; returns whether it was not so before. It is there as a whole or as it was."""
     with held(path.parent, lambda holder: say(f"{path}: waiting for {holder}")):
@@ -127,8 +139,8 @@ def attach(wanted: Attached, path: Path, say: Say = print) -> bool:
             work.mkdir()
             work.chmod(0o755)
             digest = _fill(wanted, work, sparse=False)
-            made = {"made": wanted.identity(), "head_sha256": digest}
-            _write(work / MARKER, as_text(made))
+            content = {"made": wanted.identity(), "given": wanted.given, "head_sha256": digest}
+            _write(work / MARKER, as_text(content))
             marker = _marker(path)
             if marker:
                 _take_away(path, marker)

@@ -80,7 +80,8 @@ def test_restart_in_the_middle_of_the_copying(fleet: Fleet, bulky: None) -> None
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_copy_that_was_cut_is_mended_before_a_server_starts(fleet: Fleet, how: str) -> None:
     before = fleet.pids()
-    fleet.inside(f"truncate --size -1 {SHARD}")
+    # The starts of the tests before count towards the limit.
+    fleet.inside(f"systemctl reset-failed sglang@0; truncate --size -1 {SHARD}")
     fleet.inside("systemctl restart sglang@0" if how == "restart" else f"kill -KILL {before['gpu0']}")
     mended = f"cmp {SHARD} {MODEL}/model-00002-of-00003.safetensors"
     wait(lambda: fleet.attempt(mended).returncode == 0, "the copy to be mended")
@@ -91,7 +92,7 @@ def test_a_copy_that_was_cut_is_mended_before_a_server_starts(fleet: Fleet, how:
 
 def test_no_server_starts_on_a_cut_copy_that_cannot_be_mended(fleet: Fleet) -> None:
     before = fleet.pids()
-    fleet.inside(f"truncate --size -1 {SHARD} && mv {MODEL} {MODEL}-away")
+    fleet.inside(f"systemctl reset-failed sglang@0; truncate --size -1 {SHARD} && mv {MODEL} {MODEL}-away")
     try:
         fleet.attempt("systemctl restart sglang@0")
         assert fleet.unit(0)["MainPID"] == "0"

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,7 @@ import attach_kit as kit
 import pytest
 from sglang_pve import attach, checkpoint, staging
 from sglang_pve.attach import HEAD, MARKER
-from sglang_pve.head import shapes as head_shapes
 from sglang_pve.hold import RefusedError
-from sglang_pve.pieces import Piece, lay_out
-from sglang_pve.shard import Tensor
 
 INDEX = "model.safetensors.index.json"
 SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
@@ -134,6 +129,16 @@ def test_what_changed_is_made_anew(official: Path, head: Path, lost: Path, place
     assert json.loads((place / "config.json").read_text())["text_config"]["mtp_num_hidden_layers"] == 1
     assert checkpoint.inspect(str(place))["findings"] == []
     assert not make(lost, place, head)
+
+
+def test_the_source_is_needed_once(official: Path, head: Path, lost: Path, place: Path) -> None:
+    make(lost, place, head)
+    assert not attach.outlives(lost, [head], place)
+    head.unlink()
+    assert attach.outlives(lost, [head], place)
+    assert not attach.outlives(lost, [head, official], place) and not attach.outlives(official, [head], place)
+    (place / "tokenizer.json").unlink()
+    assert not attach.outlives(lost, [head], place)
 
 
 def test_it_is_taken_away_and_nothing_else_is(head: Path, lost: Path, place: Path) -> None:
@@ -352,59 +357,3 @@ def test_a_source_that_changes_while_it_is_copied(lost: Path, place: Path, head:
     with pytest.raises(RefusedError, match="changed while it was read"):
         attach.attach(wanted, place, print)
     assert not place.exists() and not list(lost.parent.glob(".*"))
-
-
-RUN = """
-import sys
-from pathlib import Path
-from sglang_pve import attach, pieces
-lost, head, place, kill = sys.argv[1:]
-wanted = attach.plan(Path(lost), [Path(head)])
-if kill:
-    def stop(pieces):
-        yield from list(pieces)[:7]
-        print("half", flush=True)
-        sys.stdin.read()
-    write = pieces.write
-    pieces.write = lambda path, start, order: write(path, start, stop(order))
-attach.attach(wanted, Path(place))
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")))
-"""
-
-
-def run(lost: Path, head: Path, place: Path, kill: str = "") -> subprocess.Popen[str]:
-    command = [sys.executable, "-S", "-c", RUN, str(lost), str(head), str(place), kill]
-    environment = {"PYTHONPATH": str(kit.ROOT / "module_utils")}
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def test_killed_in_the_middle_and_run_again(official: Path, lost: Path, place: Path, head: Path) -> None:
-    killed = run(lost, head, place, "kill")
-    assert killed.stdout and killed.stdout.readline() == "half\n"
-    killed.kill()
-    killed.communicate()
-    assert not place.exists() and attach._work(place).is_dir()
-    make(lost, place, head)
-    assert kit.head_of(place) == kit.head_of(official) and not list(lost.parent.glob(".*"))
-
-
-def test_two_at_once(official: Path, lost: Path, place: Path, head: Path) -> None:
-    both = [run(lost, head, place) for _ in range(2)]
-    assert all(process.wait() == 0 for process in both)
-    assert kit.head_of(place) == kit.head_of(official) and not list(lost.parent.glob(".*"))
-
-
-def test_a_head_is_never_held_in_memory(lost: Path, place: Path, official: Path) -> None:
-    """A head of 134 MB with a fused projection of 67 MB."""
-    kit.edit(lost / "config.json", lambda config: config["text_config"].update(hidden_size=4096, intermediate_size=16))
-    shapes = head_shapes(json.loads((lost / "config.json").read_text()), {})
-    pieces = {
-        name: Piece(Tensor("BF16", shape, 0, 2 * math.prod(shape)), Path(), 0, ()) for name, shape in shapes.items()
-    }
-    start, order = lay_out(pieces)
-    file = lost.parent / "big.safetensors"
-    file.write_bytes(start)
-    os.truncate(file, len(start) + sum(piece.tensor.bytes for piece in order))
-    out, _ = run(lost, file, place).communicate()
-    assert (place / HEAD).stat().st_size == file.stat().st_size > 128 << 20
-    assert int(out) < 64 << 10, "KiB"

@@ -33,7 +33,7 @@ def run(home: Path, module: str, *options: str, code: int = 0, **arguments: Any)
     done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     start = done.stdout.index(" => ") + 4
-    return json.JSONDecoder().raw_decode(done.stdout, start)[0], done.stdout
+    return json.JSONDecoder().raw_decode(done.stdout, start)[0], done.stdout + done.stderr
 
 
 def test_attach_and_take_away(home: Path) -> None:
@@ -46,6 +46,9 @@ def test_attach_and_take_away(home: Path) -> None:
     assert made["changed"] and made["checkpoint"] == foreseen["checkpoint"] == checkpoint.inspect(str(place))
     again, _ = run(home, "checkpoint_attach", **how)
     assert not again["changed"] and again["checkpoint"] == made["checkpoint"]
+    (home / "official").rename(home / "away")
+    kept, said = run(home, "checkpoint_attach", **how)
+    assert not kept["changed"] and kept["checkpoint"] == made["checkpoint"] and "its head is kept" in said
     assert run(home, "checkpoint_attach", "--check", path=str(place), state="absent")[0]["changed"] and place.exists()
     assert run(home, "checkpoint_attach", path=str(place), state="absent")[0]["changed"] and not place.exists()
     assert not run(home, "checkpoint_attach", path=str(place), state="absent")[0]["changed"]
@@ -79,7 +82,8 @@ def test_staging_shows_its_progress_and_changes_nothing_twice(home: Path) -> Non
     assert first["changed"] and first["staged"] == [str(target)]
     assert f"localhost: {target}: copying" in said and f"localhost: {target}: staged, 100 %" in said
     assert tree(target) == tree(home / "source")
-    assert not list(Path("/run").glob("sglang-staging-*"))
+    assert not list(Path("/run").glob("sglang-staging-*")) and not list(Path("/run/sglang-jobs").iterdir())
+    Path("/run/sglang-jobs").rmdir()
     second, said = run(home, "checkpoint_stage", **how)
     assert not second["changed"] and "copying" not in said
     (home / "source/model-00001-of-00004.safetensors").unlink()
