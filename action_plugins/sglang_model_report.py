@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
+from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
@@ -26,7 +27,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
-        target, colour = self._task.args.get("json") or "", sys.stdout.isatty()
+        target, colour = self._task.args.get("json") or "", ANSIBLE_COLOR
         answers = []
         for model in self._task.args["models"]:
             report, reading = model["report"], model.get("reading")

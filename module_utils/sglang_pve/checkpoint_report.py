@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .findings import Finding, worst_first
-from .report import paint
-
-LEVEL_COLOUR = {"error": "down", "warning": "degraded"}
+from .report import findings_table, paint
 
 
 def gb(count: float) -> str:
@@ -71,9 +69,5 @@ def text(report: Mapping[str, Any], reading: Mapping[str, Any] | None, colour: b
     found = findings(report, reading)
     word = verdict(found)
     lines = [f"{label:<14}{value}" for label, value in rows(report, reading)]
-    for finding in found:
-        level = paint(finding.level, LEVEL_COLOUR.get(finding.level, ""), colour)
-        lines.append(f"{level}: {finding.where + ': ' if finding.where else ''}[{finding.id}] {finding.seen}")
-        lines.append(f"    expected {finding.expected}. {finding.cure}")
-    shade = {"good": "ready", "doubtful": "degraded", "broken": "down"}[word]
-    return "\n".join([*lines, paint(word, shade, colour)])
+    lines += [findings_table(found, colour)] if found else []
+    return "\n".join([*lines, paint(word, word, colour)])

@@ -13,9 +13,9 @@ from .findings import Finding, worst_first
 NUMBER = re.compile(r"[0-9][0-9,]*|-")
 RED, YELLOW, GREEN = "31", "33", "32"
 COLOURS = {
-    **dict.fromkeys(("error", "failed", "down", "unreachable"), RED),
-    **dict.fromkeys(("warning", "starting", "stopping", "busy", "degraded", "lent"), YELLOW),
-    **dict.fromkeys(("ready", "ok"), GREEN),
+    **dict.fromkeys(("error", "failed", "down", "unreachable", "broken"), RED),
+    **dict.fromkeys(("warning", "starting", "stopping", "busy", "degraded", "lent", "doubtful"), YELLOW),
+    **dict.fromkeys(("ready", "ok", "good"), GREEN),
 }
 
 
