@@ -74,25 +74,12 @@ left:
 """
 
 import json
-import os
-import pwd
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import attach, checkpoint
+from ansible.module_utils.sglang_pve import account, attach, checkpoint
 from ansible.module_utils.sglang_pve.hold import RefusedError
-
-
-def identity(user: str | None) -> tuple[int | None, list[int]]:
-    """User and group ids; ids that nothing belongs to for a user that is not there yet, none without a user."""
-    if not user:
-        return None, []
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        return -1, []
-    return entry.pw_uid, os.getgrouplist(user, entry.pw_gid)
 
 
 def diffs(wanted: attach.Attached, path: Path) -> list[dict[str, str]]:
@@ -114,7 +101,7 @@ def diffs(wanted: attach.Attached, path: Path) -> list[dict[str, str]]:
 def present(module: AnsibleModule) -> dict[str, Any]:
     base, path = Path(module.params["checkpoint"]), Path(module.params["path"])
     sources = [Path(source) for source in module.params["source"]]
-    uid, gids = identity(module.params["user"])
+    uid, gids = account.identity(module.params["user"])
     if attach.outlives(base, sources, path):
         module.warn(f"{path}: its head is kept; where it came from is gone: {', '.join(map(str, sources))}")
         return {"changed": False, "checkpoint": checkpoint.inspect(str(path), uid, gids)}

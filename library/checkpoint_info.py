@@ -59,20 +59,8 @@ checkpoints:
       findings: []
 """
 
-import os
-import pwd
-
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import checkpoint
-
-
-def identity(user: str) -> tuple[int, list[int]]:
-    """User and group ids; for a user that is not there yet, ids that nothing belongs to."""
-    try:
-        entry = pwd.getpwnam(user)
-    except KeyError:
-        return -1, []
-    return entry.pw_uid, os.getgrouplist(user, entry.pw_gid)
+from ansible.module_utils.sglang_pve import account, checkpoint
 
 
 def main() -> None:
@@ -83,7 +71,7 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    uid, gids = identity(module.params["user"]) if module.params["user"] else (None, [])
+    uid, gids = account.identity(module.params["user"])
     module.exit_json(
         changed=False,
         checkpoints={path: checkpoint.inspect(path, uid, gids) for path in module.params["paths"]},

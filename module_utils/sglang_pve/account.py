@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,17 @@ _PLACES = ("etc/systemd", "run/systemd", "usr/local/lib/systemd", "usr/lib/syste
 def read(root: Path = Path("/")) -> dict[str, Any]:
     """``{"uids": {name: uid}, "remove_ipc": bool}``; the second says what logind does when a user logs out."""
     return {"uids": {entry.pw_name: entry.pw_uid for entry in pwd.getpwall()}, "remove_ipc": remove_ipc(root)}
+
+
+def identity(user: str | None) -> tuple[int | None, list[int]]:
+    """User and group ids; ids that nothing belongs to for a user that is not there yet, none without a user."""
+    if not user:
+        return None, []
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError:
+        return -1, []
+    return entry.pw_uid, os.getgrouplist(user, entry.pw_gid)
 
 
 def remove_ipc(root: Path) -> bool:

@@ -127,16 +127,9 @@ def alive(known: Mapping[int, str]) -> list[int]:
     left = []
     for pid, started in known.items():
         found = foreign.read_process(pid)
-        if found is not None and found.started == started and _state(pid) not in ("Z", "X", ""):
+        if found is not None and found.started == started and found.state not in ("Z", "X"):
             left.append(pid)
     return left
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> bool:

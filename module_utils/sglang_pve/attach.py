@@ -20,7 +20,7 @@ from typing import Any, Callable
 from . import checkpoint, head, pieces, unquantized
 from .checkpoint import INDEX
 from .hold import RefusedError, check_owner, held
-from .mtp import text_config
+from .mtp import is_head, text_config
 from .small_files import ATTACHED, LEFTOVERS
 
 MARKER = ATTACHED
@@ -194,7 +194,7 @@ def _merged_index(base: Path, found: dict[str, pieces.Piece]) -> dict[str, Any]:
     if (base / INDEX).exists():
         index = pieces.read_json(base / INDEX)
         # Names of a head whose shard was lost, or was quantized without it, would be looked for there.
-        places = {name: shard for name, shard in pieces.weight_map(base).items() if not name.startswith(pieces.PREFIX)}
+        places = {name: shard for name, shard in pieces.weight_map(base).items() if not is_head(name)}
         files = sorted({base / shard for shard in places.values()})
     else:
         index, places, files = {}, {}, sorted(base.glob("*.safetensors"))

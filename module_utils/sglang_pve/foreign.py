@@ -36,12 +36,16 @@ SIGHUP_BIT = 1
 
 @dataclass(frozen=True)
 class Process:
-    """A process; ``started`` is in clock ticks since boot, as /proc has it: with the pid it names one process."""
+    """A process; ``started`` is in clock ticks since boot, as /proc has it: with the pid it names one process.
+
+    ``state`` is its letter there, such as R, S or Z (dead, and nobody has waited for it).
+    """
 
     pid: int
     parent: int
     started: str
     words: tuple[str, ...]
+    state: str = ""
 
     @property
     def program(self) -> str:
@@ -57,7 +61,7 @@ def read_process(pid: int) -> Process | None:
     try:
         fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
         words = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        return Process(pid, int(fields[1]), fields[19], tuple(words[:-1] if words[-1] == "" else words))
+        return Process(pid, int(fields[1]), fields[19], tuple(words[:-1] if words[-1] == "" else words), fields[0])
     except (OSError, IndexError):
         return None
 
@@ -304,10 +308,10 @@ def read(
 def unit_files(systemd: Path) -> list[str]:
     """Files of other hands where ours go: deploying would overwrite them, or they would change our units."""
     paths = [systemd / name for name in OUR_FILES] + sorted(systemd.glob("sglang@[0-9]*.service"))
-    return [str(path) for path in dict.fromkeys(paths) if path.is_file() and not _is_ours(path)]
+    return [str(path) for path in dict.fromkeys(paths) if path.is_file() and not is_ours(path)]
 
 
-def _is_ours(path: Path) -> bool:
+def is_ours(path: Path) -> bool:
     try:
         return path.read_text(errors="replace").startswith(MARK)
     except OSError:

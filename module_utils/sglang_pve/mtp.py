@@ -9,6 +9,7 @@ from typing import Any
 from .findings import Finding
 from .shard import Tensor
 
+PREFIX = "mtp."
 _SHARED = ("fc", "norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
 _LAYER = (
     "input_layernorm",
@@ -49,7 +50,7 @@ def some(names: Iterable[str]) -> str:
 
 
 def is_head(name: str) -> bool:
-    return name.startswith("mtp.")
+    return name.startswith(PREFIX)
 
 
 def expected(config: dict[str, Any]) -> list[str]:

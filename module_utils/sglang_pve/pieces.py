@@ -13,11 +13,10 @@ from typing import Any, BinaryIO
 from .checkpoint import INDEX
 from .copying import state
 from .hold import RefusedError
-from .mtp import some
+from .mtp import PREFIX, is_head, some
 from .shard import BITS, CheckpointError, Header, Tensor, parse_header
 
 BLOCK = 1 << 20
-PREFIX = "mtp."
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def find(sources: Sequence[Path], extract: bool) -> dict[str, Piece]:
     found: dict[str, Piece] = {}
     for file, wanted in (place for source in sources for place in _places(source, extract)):
         header, start, seen = read_header(file)
-        names = [name for name in header.tensors if name.startswith(PREFIX)]
+        names = [name for name in header.tensors if is_head(name)]
         for name in set(names).intersection(found):
             raise RefusedError(f"{name} is in {found[name].file} and in {file}. Name each file once")
         if not set(names) >= wanted:
@@ -58,7 +57,7 @@ def find(sources: Sequence[Path], extract: bool) -> dict[str, Piece]:
 def _places(source: Path, extract: bool) -> list[tuple[Path, set[str]]]:
     """Files to take the head from, each with the names that an index puts there."""
     if not source.is_dir():
-        others = [name for name in read_header(source)[0].tensors if not name.startswith(PREFIX)]
+        others = [name for name in read_header(source)[0].tensors if not is_head(name)]
         if others and not extract:
             raise RefusedError(
                 f"{source} holds {some(others)} beside the head, and the engine reads every tensor of a file. "
@@ -69,7 +68,7 @@ def _places(source: Path, extract: bool) -> list[tuple[Path, set[str]]]:
         return [(file, set()) for file in sorted(source.glob("*.safetensors"))]
     shards: dict[str, set[str]] = {}
     for name, shard in weight_map(source).items():
-        if name.startswith(PREFIX):
+        if is_head(name):
             shards.setdefault(shard, set()).add(name)
     return [(source / shard, names) for shard, names in sorted(shards.items())]
 

@@ -63,16 +63,14 @@ def in_use(root: Path, proc: Path = host.PROC) -> tuple[set[str], set[str]]:
     stacks = set()
     for process in proc.glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            program = os.fsdecode((process / "cmdline").read_bytes().split(b"\0")[0])
         except OSError:
             continue
-        for word in words[:1]:
-            inside = os.fsdecode(word).partition(f"{root}/stacks/")[2]
-            stacks.add(inside.split("/")[0])
+        stacks.add(program.partition(f"{root}/stacks/")[2].split("/")[0])
     return releases, stacks - {""}
 
 
-def _named(directory: Path) -> list[Path]:
+def named(directory: Path) -> list[Path]:
     """Directories below ``directory`` that carry an id; a link is none of ours."""
     found = directory.iterdir() if directory.is_dir() else iter(())
     return sorted(path for path in found if ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink())
@@ -100,14 +98,14 @@ def choose(
             doubts.append(f"{everything[name]['error']}; no stack is removed until that is settled")
         else:
             stacks.add(content["stack"]["id"])
-    items = [Item("release", path, size_of(path)) for path in _named(root / "releases") if path.name not in keep]
+    items = [Item("release", path, size_of(path)) for path in named(root / "releases") if path.name not in keep]
     if doubts:
         return items, doubts
-    for path in _named(root / "stacks"):
+    for path in named(root / "stacks"):
         if path.name not in stacks:
             kind = "stack" if (path / MARKER).exists() else "unfinished stack"
             items.append(Item(kind, path, size_of(path)))
-    items += [Item("kernels", path, size_of(path)) for path in _named(cache) if path.name not in stacks]
+    items += [Item("kernels", path, size_of(path)) for path in named(cache) if path.name not in stacks]
     return items, doubts
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .findings import Finding
-from .mtp import some, text_config
+from .mtp import is_head, some, text_config
 from .shard import Tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -87,7 +87,7 @@ def _vocabulary(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> lis
         )
         for name, tensor in sorted(tensors.items())
         # A padded embedding is larger than the vocabulary, and the engine takes it; a smaller one lacks tokens.
-        if name.endswith(EMBEDDING) and not name.startswith("mtp.") and tensor.shape and type(size) is int
+        if name.endswith(EMBEDDING) and not is_head(name) and tensor.shape and type(size) is int
         if tensor.shape[0] < size
     ]
 

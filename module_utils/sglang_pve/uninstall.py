@@ -13,14 +13,13 @@ from typing import Any
 
 from . import host, staging
 from .fleet import MODELS, discover, read_models
-from .retention import ID, size_of
+from .foreign import OUR_FILES, is_ours
+from .retention import named, size_of
 from .server import Server, remove, systemctl
 from .stack import MARKER
 
-MANAGED = "Managed by sglang-pve"
 RELEASE_FILES = ("manifest.json", "run", "ready", "unit.conf")
-STACK_ENTRIES = ("venv", "lock.txt", MARKER, "cuda", "proof.json")
-UNITS = ("sglang@.service", "sglang.target", "sglang-model.service")
+STACK_ENTRIES = ("venv", "lock.txt", MARKER)
 
 
 @dataclass(frozen=True)
@@ -79,14 +78,16 @@ class Listing:
 def look(places: Places) -> Listing:
     """List it all. Reads only. A mount below one of our directories and what is on it are foreign."""
     found = Listing(servers=discover(places.root, places.systemd))
-    mounts = {Path(entry["mount"]) for entry in host.parse_mountinfo(_read(Path("/proc/self/mountinfo")))}
+    mounts = {
+        Path(entry["mount"]) for entry in host.parse_mountinfo(Path("/proc/self/mountinfo").read_text(errors="replace"))
+    }
     for path in _ours(places, found.servers):
         if _is_there(path) and not any(mount == path or path in mount.parents for mount in mounts):
             found.ours[path] = size_of(path)
     for model in read_models(places.at(str(MODELS))):
         if Path(model["target"]).is_dir():
             found.staged.append(Path(model["target"]))
-    found.units = [name for name in UNITS[1:] if places.systemd / name in found.ours]
+    found.units = [name for name in OUR_FILES if "@" not in name and places.systemd / name in found.ours]
     for directory in places.own_directories:
         found.foreign += _strangers(directory, found.ours.keys(), mounts)
     found.account = _account(places)
@@ -110,7 +111,7 @@ def carry_out(places: Places, listing: Listing) -> list[str]:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    for directory in (*places.own_directories, *(places.systemd / f"{unit}.d" for unit in ("sglang@.service",))):
+    for directory in (*places.own_directories, places.systemd / "sglang@.service.d"):
         _remove_empty(directory)
     for target in listing.staged:
         _remove_empty(target.parent)
@@ -127,7 +128,7 @@ def carry_out(places: Places, listing: Listing) -> list[str]:
 def _ours(places: Places, servers: Sequence[int]) -> Iterator[Path]:
     """Every path that we write, there or not."""
     root, systemd = places.root, places.systemd
-    for release in _ids(root / "releases"):
+    for release in named(root / "releases"):
         yield from (release / name for name in RELEASE_FILES)
     yield from (root / "releases").glob(".*.*")
     for index in servers:
@@ -135,26 +136,20 @@ def _ours(places: Places, servers: Sequence[int]) -> Iterator[Path]:
         yield from (server.directory / name for name in ("release", "server.env", ".release.new", ".server.env.new"))
         yield server.drop_in
         yield places.at(f"/var/lib/sglang/{server.name}")
-    for stack in _ids(root / "stacks"):
+    for stack in named(root / "stacks"):
         yield from (stack / name for name in STACK_ENTRIES)
     yield root / "stacks/.lock"
     yield from (root / "tools").glob("uv-*/uv")
     yield root / "libexec/sglang_pve"
     if not os.path.ismount(places.wheelhouse):
         yield from places.at(str(places.wheelhouse)).glob("*.whl")
-    yield from _ids(places.at("/var/cache/sglang"))
+    yield from named(places.at("/var/cache/sglang"))
     state = places.at("/var/lib/sglang")
     yield from (state / "history.jsonl", *(state / "lent").glob("gpu*"), *(state / "checkpoints").glob("*.json"))
     yield places.at(str(MODELS))
-    candidates = [systemd / name for name in UNITS]
+    candidates = [systemd / name for name in OUR_FILES]
     candidates += [systemd / "sglang@.service.d/10-sandbox.conf", places.at("/etc/systemd/journald.conf.d/sglang.conf")]
-    yield from (path for path in candidates if MANAGED in _read(path))
-
-
-def _ids(directory: Path) -> Iterator[Path]:
-    for path in sorted(directory.iterdir()) if directory.is_dir() else []:
-        if ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
-            yield path
+    yield from (path for path in candidates if is_ours(path))
 
 
 def _strangers(directory: Path, ours: Collection[Path], mounts: Collection[Path]) -> list[Path]:
@@ -194,10 +189,3 @@ def _account(places: Places) -> str:
 
 def _is_there(path: Path) -> bool:
     return path.is_symlink() or path.exists()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
