@@ -9,8 +9,8 @@ module: stack_proof
 short_description: Prove an installed stack, as the service user and in a server's environment
 description:
   - Checks exact versions, C(pip check), imports, the planned words with the engine's own parser, programs, headers, the
-    GPU targets of the kernel libraries, and that one kernel of flashinfer and one of the engine compile for the card. On a
-    machine with a driver the engine's kernel is launched on each card as well.
+    GPU targets of the kernel libraries, and that one kernel of flashinfer and one of the engine compile for the card.
+    On a machine with a driver the engine's kernel is launched on each card as well.
   - What the machine cannot show for want of a driver is a warning, never a pass.
   - What was found is kept in C(proof.json) beside the stack, for each plan under its toolkit, driver, cards, words and
     environment. A proven plan is not proven again until one of them changes.
