@@ -91,7 +91,10 @@ def imports(name: str) -> Result:
         if driver() is None and "libcuda.so.1: cannot open shared object file" in str(exc):
             return NO_DRIVER
         raise
-    return {}
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        uses_driver = "/libcuda.so" in maps.read()
+    # What loads with a library to link with (stubs/libcuda.so) in the driver's place shows nothing.
+    return NO_DRIVER if uses_driver and driver() != 0 else {}
 
 
 def parse(argv: list[str]) -> Result:
