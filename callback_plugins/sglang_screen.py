@@ -8,7 +8,7 @@ name: sglang_screen
 type: stdout
 short_description: Ansible's own output, without its frame around a report
 description:
-  - Of playbooks/status.yml and playbooks/logs.yml only the report and failures are printed, so that it can be read, and
+  - Of playbooks that report (REPORTS) only the report and failures are printed, so that it can be read, and
     piped to a program. With C(-v) everything is.
 extends_documentation_fragment:
   - default_callback
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ansible.plugins.callback.default import CallbackModule as Default
 
-REPORTS = ("status.yml", "logs.yml")
+REPORTS = ("status.yml", "logs.yml", "verify_model.yml")
 
 
 class CallbackModule(Default):
