@@ -90,6 +90,22 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
     return Choice(None, "", seen, [Finding("compiler-missing", "error", seen, expected, cure)])
 
 
+def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, Any]) -> list[Finding]:
+    """What preflight says of the container's compilers; ``offers`` are the packages that apt's lists name."""
+    choice = choose(found, known)
+    if not choice.package:
+        return list(choice.findings)
+    seen, expected = choice.why.rsplit("; expected ", 1)
+    if choice.package in offers:
+        cure = f"Nothing: {choice.package} is installed beside it with the stack; the default stays."
+        return [Finding("compiler-to-install", "note", seen, expected, cure)]
+    if not offers:
+        cure = f"Run apt-get update in the container, or install {choice.package} yourself."
+        seen += f"; apt has no lists, so whether it offers {choice.package} is not known"
+        return [Finding("compiler-not-known", "not checked", seen, expected, cure)]
+    return list(choose(found, {**known, "package": ""}).findings)
+
+
 def _is(one: Compiler, versions: Sequence[str], parts: int) -> bool:
     """Whether one of ``versions`` has the same first ``parts`` numbers."""
     return one.version.split(".")[:parts] in [version.split(".")[:parts] for version in versions]

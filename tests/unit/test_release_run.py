@@ -35,8 +35,8 @@ class Container:
         environment.filters["quote"] = lambda value: shlex.quote(str(value))
         text = environment.from_string((ROOT / "templates/release/run.j2").read_text()).render(
             sglang_model_stage=False,
-            sglang_cuda_home=str(place / "cuda"),
             _plan_stack_root=str(place / "stack"),
+            _plan_cuda_home=str(place / "cuda"),
             _plan_cache="abc/sm120",
             _plan_resolved={"plan": {"env": {"HF_HUB_OFFLINE": "1"}, "argv": ["--page-size", "1"]}},
         )
