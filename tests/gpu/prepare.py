@@ -78,8 +78,8 @@ def render(plan: dict[str, Any], stack: dict[str, Any]) -> str:
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     return environment.get_template("run.j2").render(
         sglang_model_stage=False,
-        sglang_cuda_home="/usr/local/cuda",
         _plan_stack_root=f"/opt/sglang/stacks/{stack['id']}",
+        _plan_cuda_home=f"/opt/sglang/stacks/{stack['id']}/cuda",
         _plan_cache=f"{stack['id']}/gpu-test",
         _plan_resolved={"plan": plan},
     )

@@ -38,8 +38,8 @@ class Container:
         environment.filters["quote"] = lambda value: shlex.quote(str(value))
         text = environment.get_template("run.j2").render(
             sglang_model_stage=False,
-            sglang_cuda_home=str(place / "cuda"),
             _plan_stack_root=str(place / "stack"),
+            _plan_cuda_home=str(place / "cuda"),
             _plan_cache="abc/sm120",
             _plan_resolved={"plan": {"env": {"HF_HUB_OFFLINE": "1"}, "argv": ["--page-size", "1"]}},
         )

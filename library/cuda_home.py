@@ -1,0 +1,170 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make the CUDA_HOME of a stack, or take it away."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cuda_home
+short_description: Make the directory that a stack's kernels are compiled with
+description:
+  - Makes C(STACK/cuda), a tree of links to a CUDA toolkit, to headers and libraries of the stack's own packages and to
+    a host compiler that builds the engine's kernels. The compiler is installed with apt where the container has none
+    that is known good. Nothing else in the container is changed, the toolkit least of all.
+  - C(STACK/cuda/manifest.json) says what was made. What is there and was not made by this module is never replaced.
+  - In check mode nothing is written; a stack that is not installed yet counts as changed.
+options:
+  stack:
+    description: The stack's directory.
+    type: path
+    required: true
+  toolkit:
+    description: The container's CUDA toolkit; it is taken where the stack has no nvcc of its own.
+    type: path
+    default: /usr/local/cuda
+  compilers:
+    description: What is known of host compilers.
+    type: dict
+    default: {}
+    suboptions:
+      good: {description: Versions of g++ that build the engine's kernels., type: list, elements: str, default: []}
+      bad: {description: Versions of g++ that do not., type: list, elements: str, default: []}
+      package: {description: A package of this distribution that brings a good one., type: str, default: ""}
+  state:
+    description: V(absent) removes exactly what was made.
+    type: str
+    choices: [present, absent]
+    default: present
+attributes:
+  check_mode: {support: full, description: Says what it would make.}
+  diff_mode: {support: full, description: Shows each link before and after.}
+author: [sglang-pve]
+"""
+
+EXAMPLES = r"""
+- name: Make the CUDA_HOME of the stack
+  cuda_home:
+    stack: /opt/sglang/stacks/2b082dc7372b
+    compilers: {good: ["11.3", "13.3"], bad: ["12.2"], package: g++-11}
+"""
+
+RETURN = r"""
+home:
+  description: The directory.
+  returned: always
+  type: str
+manifest:
+  description: C(nvcc) and C(cccl) (versions), C(compiler) (C(cc), C(cxx), C(version), C(why)), C(links) and C(files).
+  returned: with O(state=present), where the stack is installed and its compiler is there
+  type: dict
+findings:
+  description: What was seen, what was expected and what to do.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+import os
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.sglang_pve import cuda_home, cuda_home_files, host_compiler
+from ansible.module_utils.sglang_pve.cuda_home_files import CudaHomeError
+from ansible.module_utils.sglang_pve.findings import Finding, errors
+from ansible.module_utils.sglang_pve.stack import MARKER
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "stack": {"type": "path", "required": True},
+            "toolkit": {"type": "path", "default": "/usr/local/cuda"},
+            "compilers": {
+                "type": "dict",
+                "default": {},
+                "apply_defaults": True,
+                "options": {
+                    "good": {"type": "list", "elements": "str", "default": []},
+                    "bad": {"type": "list", "elements": "str", "default": []},
+                    "package": {"type": "str", "default": ""},
+                },
+            },
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        },
+        supports_check_mode=True,
+    )
+    home = Path(module.params["stack"]) / "cuda"
+    # The service user reads it, whatever the umask of whoever makes it.
+    os.umask(0o022)
+    try:
+        result = absent(module, home) if module.params["state"] == "absent" else present(module, home)
+    except CudaHomeError as error:
+        fail(module, [error.finding])
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename or home}: {error.strerror}; expected a directory that can be written")
+    module.exit_json(home=str(home), **result)
+
+
+def fail(module: AnsibleModule, found: list[Finding]) -> None:
+    sentences = [finding.sentence() for finding in errors(found)]
+    module.fail_json(msg="\n".join(sentences), findings=[finding.as_dict() for finding in found])
+
+
+def absent(module: AnsibleModule, home: Path) -> dict[str, object]:
+    before = cuda_home_files.listing(cuda_home_files.read_manifest(home))
+    changed = cuda_home_files.remove(home, module.check_mode)
+    return {"changed": changed, "findings": [], "diff": {"before": before, "after": "", "before_header": str(home)}}
+
+
+def present(module: AnsibleModule, home: Path) -> dict[str, object]:
+    stack, known = home.parent, module.params["compilers"]
+    packages = next(stack.glob("venv/lib/python3*/site-packages"), None)
+    if packages is None or not (stack / MARKER).is_file():
+        if not module.check_mode:
+            module.fail_json(
+                msg=f"{stack} holds no installed stack; expected {stack / MARKER}. Install the stack first."
+            )
+        return {"changed": True, "findings": []}
+    overlay = cuda_home.design(packages, Path(module.params["toolkit"]))
+    newest = cuda_home.newest_gcc(overlay)
+    choice = host_compiler.choose(host_compiler.find(), known, newest)
+    if choice.package and not errors(overlay.findings):
+        if module.check_mode:
+            findings = [finding.as_dict() for finding in overlay.findings]
+            return {
+                "changed": True,
+                "findings": findings,
+                "diff": {"prepared": f"install {choice.package}: {choice.why}\n"},
+            }
+        refused = host_compiler.install(choice.package)
+        if refused:
+            module.fail_json(
+                msg=f"apt could not install {choice.package}: {refused}. {choice.why}. Install it yourself."
+            )
+        choice = host_compiler.choose(host_compiler.find(), {**known, "package": ""}, newest)
+    found = [*overlay.findings, *choice.findings]
+    if errors(found) or choice.compiler is None:
+        fail(module, found)
+    for finding in found:
+        module.warn(finding.sentence())
+    before = cuda_home_files.read_manifest(home)
+    manifest = cuda_home_files.manifest_of(overlay, choice.compiler, choice.why)
+    changed = not cuda_home_files.is_made(home, manifest)
+    header = overlay.target("include/cuda.h")
+    if changed and not module.check_mode:
+        cuda_home_files.write(home, manifest, header)
+    return {
+        "changed": changed,
+        "manifest": manifest,
+        "findings": [finding.as_dict() for finding in found],
+        "diff": {
+            "before": cuda_home_files.listing(before),
+            "after": cuda_home_files.listing(manifest),
+            "before_header": str(home),
+            "after_header": str(home),
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The C++ compilers of the container, and which of them builds the engine's own kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import command
+from .command import HungCommandError, MissingCommandError, Runner
+from .findings import Finding
+
+TIMEOUT_S = 20.0
+APT_TIMEOUT_S = 900.0
+# What apt is asked for: the default and every series that nvcc 12.8 to 13.0 take.
+PACKAGES = ("g++", *(f"g++-{major}" for major in range(9, 16)))
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A g++ with its gcc; ``version`` is "11.3.0"."""
+
+    cc: str
+    cxx: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The compiler to use, or the ``package`` to install first, or neither; and why, in a few words."""
+
+    compiler: Compiler | None
+    package: str
+    why: str
+    findings: Sequence[Finding]
+
+
+def find(directory: Path = Path("/usr/bin"), run: Runner = command.run) -> list[Compiler]:
+    """Every g++ or g++-N of ``directory`` that says its version and has its gcc beside it; the default first."""
+    found = []
+    for cxx in sorted(directory.glob("g++*"), key=lambda path: (len(path.name), path.name)):
+        cc = cxx.with_name(cxx.name.replace("g++", "gcc"))
+        if re.fullmatch(r"g\+\+(-\d+)?", cxx.name) and cc.exists():
+            try:
+                output = run([str(cxx), "-dumpfullversion"], TIMEOUT_S)
+            except (MissingCommandError, HungCommandError):
+                continue
+            if re.fullmatch(r"\d+(\.\d+)+", output.out.strip()):
+                found.append(Compiler(str(cc), str(cxx), output.out.strip()))
+    return found
+
+
+def offered(run: Runner = command.run) -> list[str]:
+    """Which of PACKAGES apt could install, as far as its lists say; none where it has no lists or is not there."""
+    try:
+        output = run(["apt-cache", "policy", *PACKAGES], TIMEOUT_S)
+    except (MissingCommandError, HungCommandError):
+        return []
+    return re.findall(r"(?m)^(\S+):\n  Installed: .*\n  Candidate: \d", output.out)
+
+
+def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | None = None) -> Choice:
+    """Choose by what is known of the stack's kernels.
+
+    ``known``: {"good", "bad": g++ versions such as "11.3", "package": what gives this distribution a good one, or ""}.
+    A version counts for its whole series (11.4 for 11.3) unless both lists name the series. One that nobody tried is
+    taken where no good one can be had, with a warning. ``newest``: the highest major that the nvcc takes.
+    """
+    good = next((one for one in found if _is(one, known["good"], 2)), None)
+    if good:
+        return Choice(good, "", f"g++ {good.version} is known to build the engine's kernels", [])
+    near = next((one for one in found if _is(one, known["good"], 1) and not _is(one, known["bad"], 2)), None)
+    if near:
+        return Choice(near, "", f"g++ {near.version} is of the series of a known good one", [])
+    seen = ", ".join(f"{one.cxx} {one.version}" for one in found) or "no g++ in the container"
+    expected = f"g++ {' or '.join(known['good'])}" if known["good"] else "a g++ that the stack's nvcc takes"
+    if known["package"]:
+        return Choice(None, known["package"], f"{seen}; expected {expected}", [])
+    untried = [
+        one for one in found if not _is(one, known["bad"], 1) and int(one.version.split(".")[0]) <= (newest or 99)
+    ]
+    if untried:
+        first = untried[0]
+        cure = "Install one that is known good, or look at the first start with care."
+        warning = Finding("compiler-untried", "warning", f"{first.cxx} {first.version}", expected, cure)
+        return Choice(first, "", f"g++ {first.version} was not tried with this stack", [warning])
+    cure = "Install one of them in the container; the engine compiles kernels when it starts."
+    return Choice(None, "", seen, [Finding("compiler-missing", "error", seen, expected, cure)])
+
+
+def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, Any]) -> list[Finding]:
+    """What preflight says of the container's compilers; ``offers`` are the packages that apt's lists name."""
+    choice = choose(found, known)
+    if not choice.package:
+        return list(choice.findings)
+    seen, expected = choice.why.rsplit("; expected ", 1)
+    if choice.package in offers:
+        cure = f"Nothing: {choice.package} is installed beside it with the stack; the default stays."
+        return [Finding("compiler-to-install", "note", seen, expected, cure)]
+    if not offers:
+        cure = f"Run apt-get update in the container, or install {choice.package} yourself."
+        seen += f"; apt has no lists, so whether it offers {choice.package} is not known"
+        return [Finding("compiler-not-known", "not checked", seen, expected, cure)]
+    return list(choose(found, {**known, "package": ""}).findings)
+
+
+def _is(one: Compiler, versions: Sequence[str], parts: int) -> bool:
+    """Whether one of ``versions`` has the same first ``parts`` numbers."""
+    return one.version.split(".")[:parts] in [version.split(".")[:parts] for version in versions]
+
+
+def install(package: str, run: Runner = command.run) -> str:
+    """Install a package with apt; the empty text, or why it could not be had."""
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", package]
+    try:
+        # Fresh lists only where the old ones do not do: a container without a mirror may have the package in its cache.
+        for argv in (install, ["apt-get", "update", "-q"], install):
+            output = run(["env", "DEBIAN_FRONTEND=noninteractive", *argv], APT_TIMEOUT_S)
+            if output.rc == 0 and argv is install:
+                return ""
+    except (MissingCommandError, HungCommandError) as exc:
+        return str(exc)
+    return " ".join((output.err or output.out).split())[-400:]
