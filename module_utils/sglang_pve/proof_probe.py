@@ -21,6 +21,7 @@ import sys
 import sysconfig
 import traceback
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
@@ -91,8 +92,7 @@ def imports(name: str) -> Result:
         if driver() is None and "libcuda.so.1: cannot open shared object file" in str(exc):
             return NO_DRIVER
         raise
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        uses_driver = "/libcuda.so" in maps.read()
+    uses_driver = "/libcuda.so" in Path("/proc/self/maps").read_text(encoding="utf-8")
     # What loads with a library to link with (stubs/libcuda.so) in the driver's place shows nothing.
     return NO_DRIVER if uses_driver and driver() != 0 else {}
 
