@@ -2,7 +2,7 @@
 
 ``proof.json`` holds each proof under what it depends on: toolkit, driver, cards, planned words and environment. A plan
 that is proven is not proven again until one of them changes. What this machine cannot show, for want of a driver, is
-"not checked", and is shown as soon as there is one.
+"not checked", and is checked as soon as there is one.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def _read(directory: Path) -> list[dict[str, Any]]:
 
 
 def _not_checked(checks: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    why = "Nothing to do here; with a driver and a card it is checked by itself."
+    cure = "Nothing to do here: it is checked when that changes, and a server's start shows it too."
     return [
-        Finding("proof-not-checked", "not checked", check["detail"], "a driver to show it with", why, check["check"])
+        Finding("proof-not-checked", "not checked", check["detail"], "a card that can show it", cure, check["check"])
         for check in checks
         if check["result"] == "not checked"
     ]

@@ -20,6 +20,14 @@ from .lockfile import normal_name, parse_lock
 LOOK_TIMEOUT_S = 120.0
 # Twelve times the longest step seen: a kernel on two busy cores.
 STEP_TIMEOUT_S = 900.0
+# Kernels are compiled now, not found in the servers' cache, which may be of files that are gone. The lock is the
+# servers': while it is held, none that starts with another toolkit takes the directory away.
+KERNEL_SCRIPT = """\
+mkdir -p "$cache"/.proof
+exec 9>"$cache"/.held
+flock -s 9
+export FLASHINFER_WORKSPACE_BASE="$cache"/.proof TVM_FFI_CACHE_DIR="$cache"/.proof TMPDIR="$cache"/.proof
+"""
 # What a server gives by itself, so that its words are whole.
 SERVER_WORDS = ("--host", "127.0.0.1", "--port", "30000", "--nccl-port", "31000", "--numa-node", "0")
 
@@ -72,7 +80,7 @@ def program() -> str:
 
 
 def _sh(subject: Subject, plan: Plan, script: str, words: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
-    """Run ``script`` behind the servers' environment; what a kernel check makes goes to a directory of its own."""
+    """Exit code, output and errors of ``script`` behind the servers' environment."""
     text = f"set -eu\n{plan.environment}\n{script}"
     done = run_as(subject.user, ["/bin/sh", "-c", text, "sh", *words], timeout_s)
     return done.rc, done.out, done.err
@@ -82,13 +90,7 @@ def ask(
     subject: Subject, plan: Plan, check: str, timeout_s: float = STEP_TIMEOUT_S, **arguments: Any
 ) -> dict[str, Any]:
     """The probe's answer; ``error`` where there is none."""
-    script = 'exec "$@"'
-    if check in ("flashinfer", "engine", "gpu"):
-        # Compiled now, not found in the servers' cache, which may be of files that are no longer there.
-        fresh = (
-            'export FLASHINFER_WORKSPACE_BASE="$cache"/.proof TVM_FFI_CACHE_DIR="$cache"/.proof TMPDIR="$cache"/.proof'
-        )
-        script = f"{fresh}\n{script}"
+    script = (KERNEL_SCRIPT if check in ("flashinfer", "engine", "gpu") else "") + 'exec "$@"'
     python = subject.directory / "venv/bin/python"
     words = [str(python), "-c", program(), check, json.dumps(arguments)]
     try:
@@ -141,7 +143,7 @@ class Checks:
 
     def _kernels(self, flashinfer: str, engine: Mapping[str, str]) -> None:
         clear = 'rm -rf "$cache"/.proof'
-        _sh(self.subject, self.plan, f'{clear}\nmkdir -p "$cache"/.proof', [], LOOK_TIMEOUT_S)
+        _sh(self.subject, self.plan, clear, [], LOOK_TIMEOUT_S)
         self._step("a kernel of flashinfer compiles", self._compile, "flashinfer", function=flashinfer)
         self._step("a kernel of the engine compiles", self._compile, "engine", kernel=engine)
         for uuid in self.plan.gpus:
@@ -149,12 +151,12 @@ class Checks:
         _sh(self.subject, self.plan, clear, [], LOOK_TIMEOUT_S)
 
     def _step(self, check: str, judge: Any, *arguments: Any, **more: Any) -> None:
-        """Run one check. ``judge`` returns a detail for the record, raises _NoDriverError, or adds findings."""
+        """Run one check. ``judge`` returns a detail for the record, raises _NotShownError, or adds findings."""
         before, begin, detail = len(self.proof.findings), time.monotonic(), ""
         try:
             detail = judge(*arguments, **more) or ""
             result = "failed" if len(self.proof.findings) > before else "ok"
-        except _NoDriverError as exc:
+        except _NotShownError as exc:
             result, detail = "not checked", str(exc)
         seconds = round(time.monotonic() - begin, 1)
         self.proof.checks.append({"check": check, "result": result, "seconds": seconds, "detail": detail})
@@ -167,8 +169,8 @@ class Checks:
     ) -> dict[str, Any]:
         """The probe's answer, of which an error is a finding."""
         answer = ask(self.subject, self.plan, check, **arguments)
-        if "no_driver" in answer:
-            raise _NoDriverError(answer["no_driver"])
+        if "cannot" in answer:
+            raise _NotShownError(answer["cannot"])
         if "error" in answer:
             self._fail(id, telling(answer["error"]), expected, cure, where)
         return answer
@@ -304,8 +306,8 @@ class Checks:
         self._answer("gpu", "gpu-launch", "the results of the CPU", cure, uuid, kernel=dict(kernel), uuid=uuid)
 
 
-class _NoDriverError(Exception):
-    """The check needs a driver, and there is none."""
+class _NotShownError(Exception):
+    """This machine cannot show it, for want of a driver or of room on a card."""
 
 
 def telling(text: str) -> str:

@@ -1,7 +1,7 @@
 """The part of a stack's proof that its own Python runs, as the service user, in a server's environment.
 
 ``python -c TEXT CHECK ARGUMENTS``: CHECK is a key of CHECKS, ARGUMENTS a JSON object. Prints one JSON object on its
-last line; what the engine prints comes before it. In it ``error`` is why the check failed, ``no_driver`` why this
+last line; what the engine prints comes before it. In it ``error`` is why the check failed, ``cannot`` why this
 machine cannot show it. Only this text is sent, so it imports nothing of the project.
 """
 
@@ -25,9 +25,11 @@ from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
-NO_DRIVER: Result = {"no_driver": "the loader finds no libcuda.so.1 of a driver"}
+NO_DRIVER: Result = {"cannot": "the loader finds no libcuda.so.1 of a driver"}
 # bfloat16 keeps 8 bits: a product of up to 16 is off by a sixteenth at most.
 TOLERANCE = 0.07
+# To be free on a card before a second process goes there: a server that runs must not be the one that lacks memory.
+ROOM_MIB = 2048
 
 
 def driver() -> int | None:
@@ -150,6 +152,9 @@ def gpu(kernel: dict[str, str], uuid: str) -> Result:
         return NO_DRIVER
     if code:
         return {"error": f"cuInit gives {code}"}
+    free = _says(["nvidia-smi", f"--id={uuid}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"])
+    if free.isdigit() and int(free) < ROOM_MIB:
+        return {"cannot": f"{free} MiB are free: a server uses this card"}
     torch = importlib.import_module("torch")
     given = torch.linspace(-4, 4, 64 * 256).reshape(64, 256).bfloat16()
     expected = torch.nn.functional.silu(given[:, :128].float()) * given[:, 128:].float()
