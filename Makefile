@@ -73,8 +73,9 @@ wheelhouse: setup ## Fill WHEELHOUSE with the wheels of STACK for CONTAINER_PYTH
 	$(DOWNLOAD) -r stacks/$(STACK)/lock.txt
 	awk '/^uv==/,/[^\\]$$/' requirements/dev.txt > $(VENV)/uv.txt && $(DOWNLOAD) -r $(VENV)/uv.txt
 
-docs: setup ## Write the roles' READMEs from their argument specs
+docs: setup ## Write the roles' READMEs, docs/rules.md and docs/facts.md from what they describe
 	$(BIN)/python docs/roles.py
+	$(BIN)/python docs/rules.py
 
 lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

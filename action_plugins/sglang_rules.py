@@ -26,6 +26,7 @@ ARGUMENTS = {
     "rules_dir": {"type": "path"},
     "flags_dir": {"type": "path"},
     "json": {"type": "str", "default": ""},
+    "brief": {"type": "bool", "default": False},
     "save": {"type": "path"},
 }
 
@@ -54,22 +55,19 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"Nothing was touched. {error}") from error
         if args["save"]:
             save(Path(args["save"]), [one for subject in subjects for one in subject.documents])
-        return self._answer(args["json"], judged)
+        return self._answer(judged, args["json"], args["brief"])
 
     @staticmethod
     def _subject(container, tables):
         """A container as sglang_preflight judged it, with the plans of its servers."""
-        judged, servers = container["judged"], container["servers"]
-        table = tables.get(judged["facts"]["stack"].get("engine"))
-        cards = judged["cards"]
-        documents = facts.of_servers(
-            judged["facts"], [{**server, "gpu": cards.get(server["host"])} for server in servers], table
-        )
+        judged = container["judged"]
+        servers = [{**server, "gpu": judged["cards"].get(server["host"])} for server in container["servers"]]
+        documents = facts.of_servers(judged["facts"], servers, tables.get)
         made = [findings.Finding(**item) for item in judged["findings"]]
         return verdict.Subject(container["leader"], documents, made, judged["waive"])
 
     @staticmethod
-    def _answer(target, judged):
+    def _answer(judged, target, brief):
         standing = findings.worst_first(findings.merged(item for one in judged for item in one.standing))
         waived = [pair for one in judged for pair in one.waived]
         word, counts = report.preflight_verdict(standing, len(waived))
@@ -82,11 +80,12 @@ class ActionModule(ActionBase):
         if target == "-":
             display.display(json.dumps(answer, indent=1))
         else:
-            shown = [report.findings_table(standing, ANSIBLE_COLOR), report.waived_lines(waived, ANSIBLE_COLOR)]
+            listed = [item for item in standing if not (brief and item.level == "not checked")]
+            shown = [report.findings_table(listed, ANSIBLE_COLOR), report.waived_lines(waived, ANSIBLE_COLOR)]
             lines = [*filter(None, shown), f"verdict: {report.paint(word, word, ANSIBLE_COLOR)} ({counts})"]
             display.display("\n".join(lines))
         if target not in ("", "-"):
-            Path(target).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+            write(Path(target), json.dumps(answer, indent=1) + "\n", 0o644)
         errors = findings.errors(standing)
         if errors:
             said = "\n".join(item.sentence() for item in errors)
@@ -138,6 +137,15 @@ def load_documents(path):
 def save(path, documents):
     """Keep the facts, for their owner alone: they tell of the node and of who uses it."""
     text = "# Facts of a preflight, to be judged again: playbooks/preflight.yml -e sglang_facts_file=THIS\n"
-    text += yaml.safe_dump_all([facts.masked(one) for one in documents], sort_keys=False, explicit_start=True)
-    path.touch(mode=0o600, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    # Through JSON: Ansible's own kinds of text cannot be written as YAML.
+    plain = [json.loads(json.dumps(facts.masked(one))) for one in documents]
+    text += yaml.safe_dump_all(plain, sort_keys=False, explicit_start=True)
+    write(path, text, 0o600)
+
+
+def write(path, text, mode):
+    try:
+        path.touch(mode=mode, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise AnsibleActionFail(f"{path} cannot be written: {error.strerror}") from error

@@ -10,12 +10,14 @@ short_description: Judge facts by the rules, and say whether to go on
 description:
   - Evaluates C(rules/*.yml) on the facts of containers and their plans, or on a file of facts, which needs no machine.
   - Prints every finding, worst first, what was waived and why, and the verdict. It fails when a finding is an error.
-  - A fact that is not known gives C(not checked), never a silent pass. docs/rules.md lists the rules, docs/facts.md the facts.
+  - A fact that is not known gives C(not checked), never a silent pass.
+  - docs/rules.md has every rule, docs/facts.md every fact.
 options:
   containers:
     description: >-
-      C(leader) (inventory name), C(judged) (what M(sglang_preflight) returned) and C(servers), each with C(host), C(plan)
-      (of M(sglang_plan)) and C(model) (of M(checkpoint_info)).
+      C(leader) (inventory name), C(judged) (what M(sglang_preflight) returned) and C(servers), each with C(host),
+      C(plan) (of M(sglang_plan)), C(model) (of M(checkpoint_info)) and C(stack),
+      where it is another than the container's.
     type: list
     elements: dict
     default: []
@@ -36,6 +38,10 @@ options:
     description: A file to write the answer to as JSON; C(-) prints it in place of the table.
     type: str
     default: ""
+  brief:
+    description: Show only the number of rules that were not checked.
+    type: bool
+    default: false
   save:
     description: A file to keep the facts in, so that they can be judged again without the machine. Secrets are masked.
     type: path

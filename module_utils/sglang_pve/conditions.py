@@ -54,7 +54,7 @@ def full_path(text: str) -> str:
 
 
 def version_key(text: Any) -> tuple[Any, ...] | None:
-    """A key that sorts versions: 0.5.10 after 0.5.9, rc before and post after it, +cu129 ignored. None for another text."""
+    """A key that sorts versions: 0.5.10 after 0.5.9, rc before, post after, +cu129 ignored. None for another text."""
     match = _VERSION.fullmatch(str(text).strip())
     if not match:
         return None

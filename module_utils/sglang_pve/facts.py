@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .flags import FlagTable, split_argv
@@ -13,6 +13,7 @@ from .shape import SCHEMA
 
 GIB = 1 << 30
 Document = dict[str, Any]
+Tables = Callable[[Any], "FlagTable | None"]
 LANE_CUDA = {"cu130": "13.0", "cu12": "12.9"}
 STACK_FIELDS = ("id", "name", "engine", "lane", "driver_min", "nvcc_min", "glibc_min", "glibc_max", "python")
 MODEL_FIELDS = (
@@ -21,7 +22,7 @@ MODEL_FIELDS = (
 )
 # A stack that brings this package compiles with it.
 NVCC_PACKAGE = "nvidia-cuda-nvcc"
-_SECRET = re.compile(r"(?i)key|token|password|secret|credential")
+_SECRET = re.compile(r"(?i)(key|token|password|secret|credentials?)$")
 
 
 def of_container(
@@ -49,19 +50,20 @@ def of_container(
     }
 
 
-def of_servers(
-    base: Mapping[str, Any], servers: Iterable[Mapping[str, Any]], table: FlagTable | None
-) -> list[Document]:
-    """One document for each group of servers that have plan and checkpoint in common.
+def of_servers(base: Mapping[str, Any], servers: Iterable[Mapping[str, Any]], tables: Tables) -> list[Document]:
+    """One document for each group of servers that have plan, checkpoint and stack in common.
 
     ``servers``: {"host", "plan" (of sglang_plan; empty where there is none), "model" (checkpoint_info's report), "gpu"
-    (of gpus.query; None where it is not seen, or lent to somebody whose use of it is no finding)}.
+    (of gpus.query; None where it is not seen, or lent to somebody whose use of it is no finding), "stack" (where it is
+    another than the container's)}. ``tables`` gives the flag table of an engine.
     """
     groups: dict[str, Document] = {}
     for server in servers:
         gpu = server["gpu"]
-        plan = _plan(server["plan"], table, None if gpu is None else gpu["numa_node"])
-        own = {"model": _over(base.get("model", {}), _model(server["model"])), **({"plan": plan} if plan else {})}
+        stack = server.get("stack") or base.get("stack", {})
+        plan = _plan(server["plan"], tables(stack.get("engine")), None if gpu is None else gpu["numa_node"])
+        own = {"stack": stack, "model": _over(base.get("model", {}), _model(server["model"]))}
+        own.update({"plan": plan} if plan else {})
         document = groups.setdefault(json.dumps(own, sort_keys=True), {**base, **own, "servers": []})
         document["servers"].append(server["host"])
         if gpu:
@@ -71,17 +73,20 @@ def of_servers(
 
 def derived(document: Mapping[str, Any]) -> Document:
     """The document with the facts that follow from others, where it does not give them itself."""
-    cpuset = _at(document, "container", "config", "cpuset")
-    cpus = _at(document, "node", "numa_cpus")
+    target = _at(document, "history", "target", "engine")
+    stack = {**({"engine": target} if target else {}), **(document.get("stack") or {})}
+    gpus = [_with_cpus(gpu, document) for gpu in document.get("gpus") or []]
+    return {**document, **({"stack": stack} if stack else {}), **({"gpus": gpus} if gpus else {})}
+
+
+def _with_cpus(gpu: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A card with ``cpus_allowed``: whether the container may use a CPU of the card's NUMA node."""
+    near = _at(document, "node", "numa_cpus", str(gpu.get("numa_node")))
     config = _at(document, "container", "config")
-    if not isinstance(cpus, Mapping) or not isinstance(config, Mapping) or "cpuset" not in config:
-        return dict(document)
-    gpus = []
-    for gpu in document.get("gpus") or []:
-        near = cpus.get(str(gpu.get("numa_node")))
-        allowed = None if near is None else cpuset is None or bool(cpu_numbers(near) & cpu_numbers(cpuset))
-        gpus.append({"cpus_allowed": allowed, **gpu} if "numa_node" in gpu else gpu)
-    return {**document, **({"gpus": gpus} if gpus else {})}
+    if near is None or not isinstance(config, Mapping) or "cpuset" not in config:
+        return gpu
+    allowed = config["cpuset"] is None or bool(cpu_numbers(near) & cpu_numbers(config["cpuset"]))
+    return {"cpus_allowed": allowed, **gpu}
 
 
 def cpu_numbers(text: str) -> set[int]:
@@ -176,10 +181,14 @@ def _toolkit(state: Mapping[str, Any], stack: Mapping[str, Any], cuda_home: str)
 
 
 def _history(state: Mapping[str, Any], stack: Mapping[str, Any]) -> Document:
-    served = [state["releases"].get(seen.get("release")) for seen in state["servers"].values()]
-    engines = {one["manifest"]["stack"]["engine"] for one in served if one and not one["error"]}
-    current = {"current": {"engine": engines.pop()}} if len(engines) == 1 else {}
-    return {**current, "target": {"engine": stack.get("engine")}}
+    """Where servers run different engines, none of them is the present one."""
+    named = {seen.get("release") for seen in state["servers"].values()} - {None}
+    served = [state["releases"][name] for name in named if name in state["releases"]]
+    engines = {one["manifest"]["stack"]["engine"] for one in served if not one["error"]}
+    found: Document = {"target": {"engine": stack.get("engine")}}
+    if not named or len(engines) == 1:
+        found["current"] = {"engine": engines.pop() if engines else None}
+    return found
 
 
 def _needs(state: Mapping[str, Any], needs: Mapping[str, Any]) -> Document:

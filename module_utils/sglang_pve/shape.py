@@ -157,7 +157,7 @@ SHAPE: dict[str, tuple[str, str]] = {
     "plan.options.*": ("option", "the engine's options, without dashes in front; true for one without value"),
     "plan.environment.*": ("text", "environment of the server"),
     "plan.findings": ("any", "what was found when it was made; they count as they are"),
-    "history.current.engine": ("version", "of SGLang that serves now"),
+    "history.current.engine": ("version?", "of SGLang that serves now; null: nothing is deployed"),
     "history.target.engine": ("version", "of SGLang that it goes to"),
     "needs.memory_gib": ("number", "main memory for copies and servers"),
     "needs.staged_gib": ("number", "of it for copies of checkpoints"),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import facts, shape
 from .findings import Finding
-from .flags import FlagTable
 from .rules import Rule, check_waivers, waive
 from .rules import judge as judge_rules
-
-Tables = Callable[[Any], "FlagTable | None"]
 
 
 class FactsError(ValueError):
@@ -56,7 +53,7 @@ def read_documents(content: Sequence[Any], name: str) -> list[facts.Document]:
     return checked
 
 
-def judge(rules: Sequence[Rule], subject: Subject, tables: Tables) -> Verdict:
+def judge(rules: Sequence[Rule], subject: Subject, tables: facts.Tables) -> Verdict:
     """Judge one container or file. Raises RuleError for a waiver of no rule, or without a reason."""
     check_waivers(rules, subject.waivers)
     found = list(subject.found)
@@ -74,7 +71,7 @@ def judge(rules: Sequence[Rule], subject: Subject, tables: Tables) -> Verdict:
     return Verdict(subject.name, standing, waived)
 
 
-def _made_with_plan(document: Mapping[str, Any], servers: Sequence[str], tables: Tables) -> list[Finding]:
+def _made_with_plan(document: Mapping[str, Any], servers: Sequence[str], tables: facts.Tables) -> list[Finding]:
     """Findings that the document holds or, where its plan was never checked, those of its options."""
     model, plan = document.get("model") or {}, document.get("plan") or {}
     found = [_of_model(Finding(**item), str(model.get("path") or "")) for item in model.get("findings") or []]
@@ -104,7 +101,7 @@ def _of_model(finding: Finding, path: str) -> Finding:
     return replace(finding, where=where)
 
 
-def _canonical(document: Mapping[str, Any], tables: Tables) -> Mapping[str, Any]:
+def _canonical(document: Mapping[str, Any], tables: facts.Tables) -> Mapping[str, Any]:
     """The document with each option under the name that rules use."""
     plan = document.get("plan") or {}
     table = tables((document.get("stack") or {}).get("engine")) if plan.get("options") else None
