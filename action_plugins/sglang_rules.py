@@ -64,7 +64,7 @@ class ActionModule(ActionBase):
         servers = [{**server, "gpu": judged["cards"].get(server["host"])} for server in container["servers"]]
         documents = facts.of_servers(judged["facts"], servers, tables.get)
         made = [findings.Finding(**item) for item in judged["findings"]]
-        return verdict.Subject(container["leader"], documents, made, judged["waive"])
+        return verdict.Subject(container["leader"], documents, made, judged["waive"], container.get("waived", {}))
 
     @staticmethod
     def _answer(judged, target, brief):
@@ -127,7 +127,8 @@ def load_documents(path):
     try:
         return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise verdict.FactsError(f"facts file {path}: {error.strerror}; expected JSON or YAML as docs/facts.md shows")
+        seen = f"facts file {path}: {error.strerror}"
+        raise verdict.FactsError(f"{seen}; expected JSON or YAML as docs/facts.md shows") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise verdict.FactsError(
             f"facts file {path} is neither JSON nor YAML: {' '.join(str(error).split())}"

@@ -1,4 +1,7 @@
-"""Write docs/rules.md from rules/*.yml and docs/facts.md from the shape of a facts document. usage: rules.py [--check]"""
+"""Write docs/rules.md from rules/*.yml, and docs/facts.md from the shape of a facts document.
+
+usage: rules.py [--check]
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ RULES_INTRO = """\
 # Rules
 
 What must not be together, as data in `rules/*.yml`. Preflight evaluates every rule on the facts of a deployment
-([facts.md](facts.md)); an error stops it before anything is touched. A rule fires when its condition is true. A fact that is not
-known makes it "not checked", with the fact's name, unless what is known decides alone.
+([facts.md](facts.md)); an error stops it before anything is touched. A rule fires when its condition is true. A fact
+that is not known makes it "not checked", with the fact's name, unless what is known decides alone.
 
-`--name` is an option of the engine, `$NAME` a variable of its environment, `{...}` another fact. "for each" rules are asked for
-every element of a list.
+`--name` is an option of the engine, `$NAME` a variable of its environment, `{...}` another fact. "for each" rules are
+asked for every element of a list.
 
-To pass over a rule: `sglang_waive: {rule-id: "why"}` for the container's group, or `-e '{"sglang_waive": {...}}'`. It is printed in
-every run and kept in the container's history.
+To pass over a rule: `sglang_waive: {rule-id: "why"}` for the container's group, or `-e '{"sglang_waive": {...}}'`. It
+is printed in every run and kept in the container's history.
 
 A new rule is an entry in a file of `rules/` with every field, a case in which it fires and one in which it passes
 (`tests/unit/cases/*.yml`), and `make docs`.
@@ -32,8 +35,8 @@ A new rule is an entry in a file of `rules/` with every field, a case in which i
 FACTS_INTRO = """\
 # Facts
 
-A facts document is what rules are judged by: one mapping, YAML or JSON, of which nothing is required but `schema: 1`. What is
-absent or null is not known, and makes the rules that need it "not checked".
+A facts document is what rules are judged by: one mapping, YAML or JSON, of which nothing is required but `schema: 1`.
+What is absent or null is not known, and makes the rules that need it "not checked".
 
 ```yaml
 schema: 1
@@ -47,12 +50,13 @@ ansible-playbook playbooks/preflight.yml -e sglang_facts_file=facts.yml       # 
 ansible-playbook -i inventory/mine playbooks/preflight.yml -e sglang_facts_save=facts.yml   # the facts of a real run
 ```
 
-A file may hold several documents (`---` between them): servers of one container that differ in plan or checkpoint have one each. Saved
-facts have no secrets: values of names that end in key, token, password, secret or credentials are masked.
+A file may hold several documents (`---` between them): servers of one container that differ in plan or checkpoint
+have one each. Saved facts have no secrets: values of names that end in key, token, password, secret or credentials
+are masked.
 
-Kinds: a *version* is a text in quotes; *option* is a text, true (an option without value) or a list. Behind a *?*, null says
-that there is none. A name under `*` that is not there is not set: `plan.options` and `plan.environment` are known as a whole or
-not at all. `[]` is every element of a list.
+Kinds: a *version* is a text in quotes; *option* is a text, true (an option without value) or a list. Behind a *?*,
+null says that there is none. A name under `*` that is not there is not set: `plan.options` and `plan.environment` are
+known as a whole or not at all. `[]` is every element of a list.
 
 Where facts come from: `node`, and most of `container`, from the Proxmox VE node (`pve_container_info`; registered as
 `_preflight_pve`, its `node` and `container` win over what the container says of itself); the rest from `fleet_state`,

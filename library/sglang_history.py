@@ -22,8 +22,8 @@ options:
     default: []
   waived:
     description: >-
-      Rules that an operator passed over for this deployment, each with C(rule), C(reason) and what it is about. What the
-      history says already is not recorded again.
+      Rules that an operator passed over for this deployment, each with C(rule), C(reason) and what it is about. What
+      the history says already is not recorded again.
     type: list
     elements: dict
     default: []

@@ -17,7 +17,7 @@ options:
     description: >-
       C(leader) (inventory name), C(judged) (what M(sglang_preflight) returned) and C(servers), each with C(host),
       C(plan) (of M(sglang_plan)), C(model) (of M(checkpoint_info)) and C(stack),
-      where it is another than the container's.
+      where it is another than the container's. C(waived) are rules that were waived when it was deployed, with reasons.
     type: list
     elements: dict
     default: []

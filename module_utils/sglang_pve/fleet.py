@@ -122,6 +122,7 @@ def read(root: Path, systemd: Path, history_path: Path, paths: Iterable[str]) ->
         "history": {
             "line": history.line(entries),
             "verified": sorted(history.verified_releases(entries)),
+            "waived": history.waivers(entries),
             "tail": entries[-TAIL:],
             "broken_lines": broken,
         },

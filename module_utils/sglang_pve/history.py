@@ -148,3 +148,12 @@ def new_waivers(entries: Iterable[Entry], waived: Iterable[Mapping[str, Any]]) -
     known = [{key: value for key, value in entry.items() if key not in ("schema", "time")} for entry in entries]
     made = [{"event": "waived", **waiver} for waiver in waived]
     return [entry for entry in made if entry not in known]
+
+
+def waivers(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
+    """The rules that were passed over for each release, with the reason: release -> {rule: reason}."""
+    found: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        for release in entry.get("releases") or [] if entry["event"] == "waived" else []:
+            found.setdefault(release, {})[str(entry.get("rule"))] = str(entry.get("reason"))
+    return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from .conditions import Answer, Condition, ConditionError, fill, full_path, parse, references
@@ -154,23 +155,21 @@ def check_waivers(rules: Sequence[Rule], waivers: Mapping[str, Any]) -> None:
             raise RuleError(f"sglang_waive: {id} has no reason; expected why it may be passed over, in words")
 
 
-def waive(findings: Iterable[Finding], waivers: Mapping[str, str]) -> tuple[list[Finding], list[tuple[Finding, str]]]:
+def waive(
+    findings: Iterable[Finding], waivers: Mapping[str, str], earlier: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[Finding], list[tuple[Finding, str]]]:
     """The findings that stand, and those that are passed over, each with the operator's reason.
 
-    What was not checked is no firing of a rule, so it stays. A waiver that nothing needed is pointed out.
+    What was not checked is no firing of a rule, so it stays. A waiver that nothing needed is pointed out; not so one of
+    ``earlier``, which was given when what is judged was deployed.
     """
     judged = list(findings)
-    fired = [finding for finding in judged if finding.level != "not checked"]
-    passed_over = [(finding, waivers[finding.id].strip()) for finding in fired if finding.id in waivers]
-    standing = [finding for finding in judged if finding.id not in waivers or finding.level == "not checked"]
+    reasons = {**earlier, **waivers}
+    fired = [finding for finding in judged if finding.level != "not checked" and finding.id in reasons]
+    standing = [finding for finding in judged if finding not in fired]
     for id in sorted(waivers.keys() - {finding.id for finding in judged}):
         cure = f"Remove {id} from sglang_waive, so that it is judged again."
         standing.append(
             Finding("waiver-unused", "note", f"rule {id} did not fire", "waivers that are needed", cure, id)
         )
-    return standing, passed_over
-
-
-def named(findings: Iterable[Finding], where: str) -> list[Finding]:
-    """The findings with the place that they are about."""
-    return [replace(finding, where=where) for finding in findings]
+    return standing, [(finding, reasons[finding.id].strip()) for finding in fired]

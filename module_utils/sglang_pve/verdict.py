@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import facts, shape
@@ -19,12 +19,16 @@ class FactsError(ValueError):
 
 @dataclass(frozen=True)
 class Subject:
-    """One container, or one file: its documents, what was found elsewhere, and the operator's waivers."""
+    """One container, or one file: its documents, what was found elsewhere, and the operator's waivers.
+
+    ``earlier`` are rules that were waived when what is judged was deployed; one that is gone since does no harm.
+    """
 
     name: str
     documents: Sequence[Mapping[str, Any]]
     found: Sequence[Finding]
     waivers: Mapping[str, Any]
+    earlier: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def judge(rules: Sequence[Rule], subject: Subject, tables: facts.Tables) -> Verd
         # What a check has said under the same id is not said twice.
         ruled = [finding for finding in judge_rules(rules, _canonical(document, tables)) if finding.id not in said]
         found += [*made, *(replace(finding, where=where) for finding in ruled)]
-    standing, waived = waive(dict.fromkeys(found), subject.waivers)
+    standing, waived = waive(dict.fromkeys(found), subject.waivers, subject.earlier)
     return Verdict(subject.name, standing, waived)
 
 

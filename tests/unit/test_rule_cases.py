@@ -1,4 +1,4 @@
-"""Facts documents with their findings (cases/*.yml): every case, and every rule in a case that fires and one that passes."""
+"""Facts documents with their findings (cases/*.yml), and a case in which each rule fires and one in which it passes."""
 
 from pathlib import Path
 
