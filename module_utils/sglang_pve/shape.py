@@ -274,10 +274,10 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Every leaf of a document with its path; what is declared, or below what is declared, is not split further."""
     if path in SHAPE and not (path in _OPEN and isinstance(value, Mapping)):
         yield path, value
-    elif isinstance(value, Mapping) and path not in _OPEN:
+    elif isinstance(value, Mapping) and path not in _OPEN and path not in _lists():
         for name, inner in value.items():
             yield from _leaves(inner, f"{path}.{name}" if path else str(name))
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and path in _OPEN:
         for name, inner in value.items():
             yield f"{path}.{name}", inner
     elif isinstance(value, list) and path in _lists():
