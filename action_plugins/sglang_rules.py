@@ -68,25 +68,25 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _answer(judged, target, brief):
-        standing = findings.worst_first(findings.merged(item for one in judged for item in one.standing))
+        remaining = findings.worst_first(findings.merged(item for one in judged for item in one.remaining))
         waived = [pair for one in judged for pair in one.waived]
-        word, counts = report.preflight_verdict(standing, len(waived))
+        word, counts = report.preflight_verdict(remaining, len(waived))
         answer = {
             "verdict": word,
             "said": counts,
-            "findings": [item.as_dict() for item in standing],
+            "findings": [item.as_dict() for item in remaining],
             "waived": {one.subject: [{**item.as_dict(), "reason": why} for item, why in one.waived] for one in judged},
         }
         if target == "-":
             display.display(json.dumps(answer, indent=1))
         else:
-            listed = [item for item in standing if not (brief and item.level == "not checked")]
+            listed = [item for item in remaining if not (brief and item.level == "not checked")]
             shown = [report.findings_table(listed, ANSIBLE_COLOR), report.waived_lines(waived, ANSIBLE_COLOR)]
             lines = [*filter(None, shown), f"verdict: {report.paint(word, word, ANSIBLE_COLOR)} ({counts})"]
             display.display("\n".join(lines))
         if target not in ("", "-"):
             write(Path(target), json.dumps(answer, indent=1) + "\n", 0o644)
-        errors = findings.errors(standing)
+        errors = findings.errors(remaining)
         if errors:
             said = "\n".join(item.sentence() for item in errors)
             return {"changed": False, "failed": True, "msg": f"Nothing was touched. {said}"}

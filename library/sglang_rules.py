@@ -69,7 +69,7 @@ said:
   returned: always
   type: str
 findings:
-  description: All findings that stand, worst first.
+  description: All findings that remain, worst first.
   returned: always
   type: list
   elements: dict

@@ -158,7 +158,7 @@ def check_waivers(rules: Sequence[Rule], waivers: Mapping[str, Any]) -> None:
 def waive(
     findings: Iterable[Finding], waivers: Mapping[str, str], earlier: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[list[Finding], list[tuple[Finding, str]]]:
-    """The findings that stand, and those that are passed over, each with the operator's reason.
+    """The findings that remain, and those that are passed over, each with the operator's reason.
 
     What was not checked is no firing of a rule, so it stays. A waiver that nothing needed is pointed out; not so one of
     ``earlier``, which was given when what is judged was deployed.
@@ -166,10 +166,10 @@ def waive(
     judged = list(findings)
     reasons = {**earlier, **waivers}
     fired = [finding for finding in judged if finding.level != "not checked" and finding.id in reasons]
-    standing = [finding for finding in judged if finding not in fired]
+    remaining = [finding for finding in judged if finding not in fired]
     for id in sorted(waivers.keys() - {finding.id for finding in judged}):
         cure = f"Remove {id} from sglang_waive, so that it is judged again."
-        standing.append(
+        remaining.append(
             Finding("waiver-unused", "note", f"rule {id} did not fire", "waivers that are needed", cure, id)
         )
-    return standing, [(finding, reasons[finding.id].strip()) for finding in fired]
+    return remaining, [(finding, reasons[finding.id].strip()) for finding in fired]

@@ -33,10 +33,10 @@ class Subject:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What stands, and what is passed over with its reason."""
+    """What remains, and what is passed over with its reason."""
 
     subject: str
-    standing: list[Finding]
+    remaining: list[Finding]
     waived: list[tuple[Finding, str]]
 
 
@@ -71,8 +71,8 @@ def judge(rules: Sequence[Rule], subject: Subject, tables: facts.Tables) -> Verd
         # What a check has said under the same id is not said twice.
         ruled = [finding for finding in judge_rules(rules, _canonical(document, tables)) if finding.id not in said]
         found += [*made, *(replace(finding, where=where) for finding in ruled)]
-    standing, waived = waive(dict.fromkeys(found), subject.waivers, subject.earlier)
-    return Verdict(subject.name, standing, waived)
+    remaining, waived = waive(dict.fromkeys(found), subject.waivers, subject.earlier)
+    return Verdict(subject.name, remaining, waived)
 
 
 def _made_with_plan(document: Mapping[str, Any], servers: Sequence[str], tables: facts.Tables) -> list[Finding]:

@@ -93,15 +93,15 @@ def test_two_rules_of_one_name_and_a_file_that_holds_none_are_refused():
 
 def test_a_waiver_takes_a_finding_off_and_keeps_it_with_its_reason():
     judged = rules.judge(load(), OLD)
-    standing, waived = rules.waive(judged, {"a-rule": " tested here "})
-    assert standing == [] and waived == [(judged[0], "tested here")]
+    remaining, waived = rules.waive(judged, {"a-rule": " tested here "})
+    assert remaining == [] and waived == [(judged[0], "tested here")]
 
 
 def test_a_waiver_that_nothing_needed_is_pointed_out_and_one_for_what_was_not_checked_changes_nothing():
-    standing, waived = rules.waive(rules.judge(load(), {"schema": 1, "node": {"driver": "590"}}), {"a-rule": "why"})
-    assert [(one.id, one.level, one.where) for one in standing] == [("waiver-unused", "note", "a-rule")] and not waived
-    standing, waived = rules.waive(rules.judge(load(), {"schema": 1}), {"a-rule": "why"})
-    assert [(one.id, one.level) for one in standing] == [("a-rule", "not checked")] and not waived
+    remaining, waived = rules.waive(rules.judge(load(), {"schema": 1, "node": {"driver": "590"}}), {"a-rule": "why"})
+    assert [(one.id, one.level, one.where) for one in remaining] == [("waiver-unused", "note", "a-rule")] and not waived
+    remaining, waived = rules.waive(rules.judge(load(), {"schema": 1}), {"a-rule": "why"})
+    assert [(one.id, one.level) for one in remaining] == [("a-rule", "not checked")] and not waived
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def judge(documents, found=(), waivers=None):
 
 def test_what_another_check_has_said_under_the_same_id_is_said_once_and_waived_all_the_same():
     own = Finding("a-rule", "error", "another way to see it", "580", "Update it.")
-    assert judge([OLD], [own]).standing == [own]
+    assert judge([OLD], [own]).remaining == [own]
     assert judge([OLD], [own], {"a-rule": "why"}).waived == [(own, "why")]
 
 
@@ -136,8 +136,8 @@ def test_servers_that_differ_are_named_in_short_where_they_differ():
         {**OLD, "servers": ["ct200-gpu0", "ct200-gpu1", "ct200-gpu2", "ct200-gpu5"]},
         {"schema": 1, "node": {"driver": "590"}, "servers": ["ct200-gpu3"]},
     ]
-    assert [one.where for one in judge(documents).standing] == ["ct200-gpu[0-2,5]"]
-    assert [one.where for one in judge(documents[:1]).standing] == [""]
+    assert [one.where for one in judge(documents).remaining] == ["ct200-gpu[0-2,5]"]
+    assert [one.where for one in judge(documents[:1]).remaining] == [""]
     assert verdict.fold(["big", "ct200-gpu7"]) == "big, ct200-gpu7"
 
 
@@ -151,7 +151,7 @@ def test_findings_of_a_plan_that_was_saved_count_and_its_options_are_not_judged_
         "plan": plan,
         "servers": ["a", "b"],
     }
-    assert [(one.id, one.where) for one in judge([document]).standing] == [
+    assert [(one.id, one.where) for one in judge([document]).remaining] == [
         ("flag-value", "a --page-size"),
         ("flag-value", "b --page-size"),
     ]
