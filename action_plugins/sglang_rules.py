@@ -50,7 +50,7 @@ class ActionModule(ActionBase):
                 subjects = [verdict.Subject("", documents, [], args["waive"])]
             else:
                 subjects = [self._subject(one, tables) for one in args["containers"]]
-            judged = [verdict.judge(known, subject, tables.get) for subject in subjects]
+            judged = verdict.judge_all(known, subjects, tables.get)
         except (rules.RuleError, verdict.FactsError) as error:
             raise AnsibleActionFail(f"Nothing was touched. {error}") from error
         if args["save"]:

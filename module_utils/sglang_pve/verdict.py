@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +50,7 @@ def read_documents(content: Sequence[Any], name: str) -> list[facts.Document]:
     checked = []
     for number, document in enumerate(documents, 1):
         wrong, strange = shape.check(document)
+        wrong += [] if wrong else _wrong_findings(document)
         if wrong:
             place = f"document {number} of facts file {name}" if len(documents) > 1 else f"facts file {name}"
             raise FactsError(f"{place}: {'; '.join(wrong)}. docs/facts.md has every fact and its kind")
@@ -57,17 +58,35 @@ def read_documents(content: Sequence[Any], name: str) -> list[facts.Document]:
     return checked
 
 
-def judge(rules: Sequence[Rule], subject: Subject, tables: facts.Tables) -> Verdict:
-    """Judge one container or file. Raises RuleError for a waiver of no rule, or without a reason."""
-    check_waivers(rules, subject.waivers)
+def _wrong_findings(document: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about findings of a document that are none."""
+    for part in ("model", "plan"):
+        for item in (document.get(part) or {}).get("findings") or []:
+            try:
+                Finding(**item)
+            except (TypeError, ValueError) as error:
+                yield f"{part}.findings has {item!r}: {error}"
+
+
+def judge_all(rules: Sequence[Rule], subjects: Sequence[Subject], tables: facts.Tables) -> list[Verdict]:
+    """Judge containers, or a file. Raises RuleError for a waiver of no rule, or without a reason.
+
+    ``tables`` gives the flag table of an engine. With several documents a finding names the servers that it is about.
+    """
+    for subject in subjects:
+        check_waivers(rules, subject.waivers)
+    alone = sum(len(subject.documents) for subject in subjects) == 1
+    return [_judge(rules, subject, tables, alone) for subject in subjects]
+
+
+def _judge(rules: Sequence[Rule], subject: Subject, tables: facts.Tables, alone: bool) -> Verdict:
     found = list(subject.found)
     ids = {finding.id for finding in found}
-    several = len(subject.documents) > 1
-    for document in subject.documents:
+    for number, document in enumerate(subject.documents, 1):
         servers = [str(name) for name in document.get("servers") or []]
         made = _made_with_plan(document, servers, tables)
         said = ids | {finding.id for finding in made}
-        where = fold(servers) if several else ""
+        where = "" if alone else fold(servers) or f"document {number}"
         # What a check has said under the same id is not said twice.
         ruled = [finding for finding in judge_rules(rules, _canonical(document, tables)) if finding.id not in said]
         found += [*made, *(replace(finding, where=where) for finding in ruled)]

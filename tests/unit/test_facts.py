@@ -184,6 +184,7 @@ def test_lists_of_cpus_are_read_as_the_kernel_writes_them():
             ["document 2", "persistence is 'on'", "true or false"],
         ),
         ([{"schema": 1, "plan": {"options": ["--page-size"]}}], ["plan.options is ['--page-size']", "a mapping"]),
+        ([{"schema": 1, "plan": {"findings": [{"id": "x"}]}}], ["plan.findings has {'id': 'x'}", "missing"]),
         ([{"schema": 1, "needs": {"servers": True, "disk_gib": "5"}}], ["servers is True", "disk_gib is '5'"]),
     ],
 )

@@ -24,7 +24,8 @@ def judged(case):
     documents = verdict.read_documents([case["facts"]], "case")
     subject = verdict.Subject("", documents, [], {})
     found = {}
-    for finding in verdict.judge(RULES, subject, lambda engine: TABLE if engine == "0.5.11" else None).remaining:
+    (judgement,) = verdict.judge_all(RULES, [subject], lambda engine: TABLE if engine == "0.5.11" else None)
+    for finding in judgement.remaining:
         found.setdefault(finding.id, []).append(finding)
     return found
 

@@ -122,7 +122,8 @@ def test_a_waiver_names_a_rule_and_a_reason(waivers, words):
 
 def judge(documents, found=(), waivers=None):
     subject = verdict.Subject("ct", documents, found, waivers or {})
-    return verdict.judge(load(), subject, lambda engine: TABLE)
+    (found,) = verdict.judge_all(load(), [subject], lambda engine: TABLE)
+    return found
 
 
 def test_what_another_check_has_said_under_the_same_id_is_said_once_and_waived_all_the_same():
@@ -138,7 +139,18 @@ def test_servers_that_differ_are_named_in_short_where_they_differ():
     ]
     assert [one.where for one in judge(documents).remaining] == ["ct200-gpu[0-2,5]"]
     assert [one.where for one in judge(documents[:1]).remaining] == [""]
+    assert [one.where for one in judge([OLD, OLD]).remaining] == ["document 1", "document 2"]
     assert verdict.fold(["big", "ct200-gpu7"]) == "big, ct200-gpu7"
+
+
+def test_of_several_containers_each_has_its_waivers_and_its_name():
+    subjects = [
+        verdict.Subject("a", [{**OLD, "servers": ["ct1-gpu0", "ct1-gpu1"]}], [], {}),
+        verdict.Subject("b", [{**OLD, "servers": ["ct2-gpu0"]}], [], {"a-rule": "why"}),
+    ]
+    one, other = verdict.judge_all(load(), subjects, lambda engine: TABLE)
+    assert [finding.where for finding in one.remaining] == ["ct1-gpu[0-1]"] and not one.waived
+    assert [finding.where for finding, _ in other.waived] == ["ct2-gpu0"] and not other.remaining
 
 
 def test_findings_of_a_plan_that_was_saved_count_and_its_options_are_not_judged_again():
