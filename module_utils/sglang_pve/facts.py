@@ -20,6 +20,8 @@ MODEL_FIELDS = (
     *("path", "architecture", "vision", "max_context", "bytes", "quantization", "mtp", "shards", "tokenizer"),
     "findings",
 )
+# Debian's and Ubuntu's first number for a person.
+FIRST_ORDINARY_UID = 1000
 # A stack that brings this package compiles with it.
 NVCC_PACKAGE = "nvidia-cuda-nvcc"
 _SECRET = re.compile(r"(?i)(key|token|password|secret|credentials?)$")
@@ -35,10 +37,12 @@ def of_container(
 ) -> Document:
     """The facts that the servers of a container share.
 
-    ``state`` is what fleet.read returned, ``stack`` a stack's metadata with its lock, ``needs`` as in preflight.judge,
-    ``pve`` {"node", "container"} as pve_container_info returned them, or empty; they win over what the container says.
+    ``state`` is what fleet.read returned, ``stack`` a stack's metadata with its lock, ``needs``: {"stack_id",
+    "stack_disk_gib", "disk_free_min_gib", "server_memory_gib", "servers" (how many the container has, selected or not),
+    "staged_bytes" (of checkpoints to be copied into memory), "user" (who runs them)}. ``pve``: {"node", "container"} as
+    pve_container_info returned them, or empty; they win over what the container says.
     """
-    seen = {"node": _node(state), "container": _container(state)}
+    seen = {"node": _node(state), "container": {**_container(state), **_account(state, needs)}}
     return {
         "schema": SCHEMA,
         **{part: _over(seen[part], pve.get(part) or {}) for part in seen},
@@ -155,6 +159,20 @@ def _container(state: Mapping[str, Any]) -> Document:
         "disk_free_gib": host["disks"]["/opt/sglang"]["free_bytes"] / GIB,
         "noexec": sorted(path for path, mount in host["mounts"].items() if "noexec" in mount.get("flags", [])),
     }
+
+
+def _account(state: Mapping[str, Any], needs: Mapping[str, Any]) -> Document:
+    """The account that is to run the servers; one that is still to be made will be a system account."""
+    accounts, name = state["host"].get("accounts"), needs.get("user")
+    if not accounts or not name:
+        return {}
+    uid = accounts["uids"].get(name)
+    user = {
+        "name": name,
+        "system": uid is None or 0 < uid < FIRST_ORDINARY_UID,
+        **({} if uid is None else {"uid": uid}),
+    }
+    return {"remove_ipc": accounts["remove_ipc"], "service_user": user}
 
 
 def _stack(stack: Mapping[str, Any]) -> Document:

@@ -109,6 +109,22 @@ def test_what_the_node_says_wins_and_what_it_does_not_know_is_kept():
     assert document["container"]["libraries"] == {"libcuda": "580.95.05"}
 
 
+@pytest.mark.parametrize(
+    ("uids", "user"),
+    [
+        ({"sglang": 995}, {"name": "sglang", "uid": 995, "system": True}),
+        ({"sglang": 1000}, {"name": "sglang", "uid": 1000, "system": False}),
+        ({}, {"name": "sglang", "system": True}),
+    ],
+)
+def test_the_account_of_the_servers(uids, user):
+    host = {**STATE["host"], "accounts": {"uids": uids, "remove_ipc": True}}
+    document = facts.of_container(
+        {**STATE, "host": host}, STACK, {**NEEDS, "user": "sglang"}, {}, "/usr/local/cuda", True
+    )
+    assert document["container"]["service_user"] == user and document["container"]["remove_ipc"] is True
+
+
 def test_cards_that_do_not_answer_are_told_as_they_said_it():
     document = of_container(gpus={"status": "hung", "message": "no answer", "driver": None, "gpus": []})
     assert document["node"] == {}
