@@ -97,8 +97,9 @@ gpu-prepare: setup ## Write to GPU_OUT what a GPU machine needs to measure tests
 gpu-report: setup ## Write GPU_REPORT.md and .json from the result files in GPU_OUT
 	$(BIN)/python tests/gpu/report.py $(GPU_OUT) $(GPU_REPORT)
 
-docs: setup ## Write the roles' READMEs from their argument specs
+docs: setup ## Write the roles' READMEs, docs/rules.md and docs/facts.md from what they describe
 	$(BIN)/python docs/roles.py
+	$(BIN)/python docs/rules.py
 
 lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -35,6 +36,7 @@ UNIT_PROPERTIES = {
     "exit_status": "ExecMainStatus",
 }
 SYSTEMCTL_TIMEOUT_S = 20.0
+COMPILER_TIMEOUT_S = 20.0
 
 
 def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
 
     ``disks`` has one entry for each of ``paths``, about the file system that the path is or would be on. ``glibc`` is
     None on another C library. Keys: python, glibc, os {id, version}, arch, memory, disks, mounts, listeners, servers,
-    accounts.
+    accounts, compiler {name, path}.
     """
     mounts = parse_mountinfo((PROC / "self/mountinfo").read_text())
     return {
@@ -56,6 +58,7 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
         "listeners": listeners(),
         "servers": servers(),
         "accounts": account.read(),
+        "compiler": compiler(),
     }
 
 
@@ -75,6 +78,23 @@ def os_release() -> dict[str, str]:
         text = ""
     found = {key: value.strip("\"'") for key, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)}
     return {"id": found.get("ID", ""), "version": found.get("VERSION_ID", "")}
+
+
+def compiler(run: Runner = command.run) -> dict[str, str | None]:
+    """The C++ compiler that nvcc would call: ``{"name": "g++ 13.3", "path"}``; name is "none" where there is none.
+
+    None where it does not say what it is.
+    """
+    path = shutil.which("c++") or shutil.which("g++")
+    if path is None:
+        return {"name": "none", "path": None}
+    try:
+        said = run([path, "--version"], COMPILER_TIMEOUT_S).out
+    except (MissingCommandError, HungCommandError):
+        said = ""
+    first, version = said.partition("\n")[0], re.search(r"(\d+\.\d+)(\.\d+)?\s*$", said.partition("\n")[0])
+    kind = "g++" if "Free Software Foundation" in said else first.split(" ")[0]
+    return {"name": f"{kind} {version[1]}" if version else None, "path": path}
 
 
 # --- memory and disks

@@ -246,3 +246,25 @@ def test_runs_on_the_containers_own_python() -> None:
         ["/usr/bin/python3", "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("c++ (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0\nCopyright (C) 2023 Free Software Foundation, Inc.\n", "g++ 13.3"),
+        ("c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.\n", "g++ 12.2"),
+        ("clang version 18.1.3\nTarget: x86_64-pc-linux-gnu\n", "clang 18.1"),
+        ("", None),
+    ],
+)
+def test_the_compiler_is_asked_what_it_is(tmp_path, monkeypatch, said, name):
+    path = tmp_path / "c++"
+    path.write_text(f"#!/bin/sh\ncat <<'X'\n{said}X\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert host.compiler() == {"name": name, "path": str(path)}
+
+
+def test_no_compiler_is_said_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert host.compiler() == {"name": "none", "path": None}
