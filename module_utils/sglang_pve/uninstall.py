@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import host, staging
+from . import attach, host, staging
 from .fleet import MODELS, discover, read_models
 from .foreign import OUR_FILES, is_ours
+from .hold import RefusedError
 from .retention import named, size_of
 from .server import Server, remove, systemctl
 from .stack import MARKER
@@ -24,11 +25,12 @@ STACK_ENTRIES = ("venv", "lock.txt", MARKER)
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything of ours lies. ``prefix`` is / except in tests."""
+    """Where everything of ours lies. ``prefix`` is / except in tests; ``models`` are checkpoints that servers use."""
 
     prefix: Path = Path("/")
     user: str = "sglang"
     wheelhouse: Path = Path("/opt/sglang/wheelhouse")
+    models: Sequence[Path] = ()
 
     def at(self, path: str) -> Path:
         return self.prefix / path.lstrip("/")
@@ -57,12 +59,13 @@ class Listing:
     foreign: list[Path] = field(default_factory=list)
     servers: list[int] = field(default_factory=list)
     staged: list[Path] = field(default_factory=list)
+    attached: list[Path] = field(default_factory=list)
     units: list[str] = field(default_factory=list)
     account: str = ""
 
     @property
     def empty(self) -> bool:
-        return not (self.ours or self.servers or self.staged or self.units or self.account)
+        return not (self.ours or self.servers or self.staged or self.attached or self.units or self.account)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -70,6 +73,7 @@ class Listing:
             "foreign": [str(path) for path in self.foreign],
             "servers": [f"gpu{index}" for index in self.servers],
             "staged": [str(path) for path in self.staged],
+            "attached": [{"path": str(path), "lost_sources": attach.lost_sources(path)} for path in self.attached],
             "units": self.units,
             "account": self.account,
         }
@@ -84,9 +88,10 @@ def look(places: Places) -> Listing:
     for path in _ours(places, found.servers):
         if _is_there(path) and not any(mount == path or path in mount.parents for mount in mounts):
             found.ours[path] = size_of(path)
-    for model in read_models(places.at(str(MODELS))):
-        if Path(model["target"]).is_dir():
-            found.staged.append(Path(model["target"]))
+    staged = read_models(places.at(str(MODELS)))
+    found.staged = [Path(model["target"]) for model in staged if Path(model["target"]).is_dir()]
+    sources = {*places.models, *(Path(model["source"]) for model in staged)}
+    found.attached = sorted(path for path in sources if attach.is_attached(path))
     found.units = [name for name in OUR_FILES if "@" not in name and places.systemd / name in found.ours]
     for directory in places.own_directories:
         found.foreign += _strangers(directory, found.ours.keys(), mounts)
@@ -106,6 +111,12 @@ def carry_out(places: Places, listing: Listing) -> list[str]:
         systemctl("disable", "--now", "--quiet", *listing.units)
     for target in listing.staged:
         stay += [f"{target / name}" for name in staging.unstage(target, say=lambda line: None)]
+    for path in listing.attached:
+        try:
+            stay += [f"{path / name}" for name in attach.detach(path, say=lambda line: None)[1]]
+        except (RefusedError, OSError) as error:
+            # Checkpoints may lie on storage that this container can only read: all else goes nevertheless.
+            stay.append(f"{path}: {error}")
     for path in sorted(listing.ours, reverse=True):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

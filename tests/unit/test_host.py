@@ -79,7 +79,11 @@ def test_memory_limit_v1_and_its_word_for_none(tmp_path: Path) -> None:
 
 
 def test_memory_limit_that_is_shown_as_total(tmp_path: Path) -> None:
-    files = {"memory.max": f"{64 * GIB}", "memory.current": f"{2 * GIB}", "memory.stat": "active_file 0\ninactive_file 0\n"}
+    files = {
+        "memory.max": f"{64 * GIB}",
+        "memory.current": f"{2 * GIB}",
+        "memory.stat": "active_file 0\ninactive_file 0\n",
+    }
     assert machine(tmp_path, "0::/\n", files)["limit_bytes"] == 64 * GIB
 
 
