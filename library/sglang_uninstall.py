@@ -28,7 +28,7 @@ options:
     type: path
     default: /opt/sglang/wheelhouse
   models:
-    description: Directories that servers use; what is staged is known without. Those made by attaching a head are listed.
+    description: Directories that servers use beside those that are staged. Those made by attaching a head are listed.
     type: list
     elements: path
     default: []
