@@ -49,6 +49,16 @@ class CallbackModule(Default):
         else:
             self._handle_warnings_and_exception(result)
 
+    def v2_runner_item_on_ok(self, result):
+        if not self._bare:
+            super().v2_runner_item_on_ok(result)
+        else:
+            self._handle_warnings_and_exception(result)
+
+    def v2_runner_item_on_skipped(self, result):
+        if not self._bare:
+            super().v2_runner_item_on_skipped(result)
+
     def v2_runner_on_failed(self, result, ignore_errors=False):
         if not (self._bare and ignore_errors):
             super().v2_runner_on_failed(result, ignore_errors)
