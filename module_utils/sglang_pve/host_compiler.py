@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,8 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
     """Choose by what is known of the stack's kernels.
 
     ``known``: {"good", "bad": g++ versions such as "11.3", "package": what gives this distribution a good one, or ""}.
-    A version counts for its whole series (11.4 for 11.3) unless both lists name the series. One that nobody tried is
-    taken where no good one can be had, with a warning. ``newest``: the highest major that the nvcc takes.
+    A version counts for its whole series (11.4 for 11.3). One that nobody tried is taken where no good one is known or
+    can be had, with a warning. ``newest``: the highest major that the nvcc takes.
     """
     good = next((one for one in found if _is(one, known["good"], 2)), None)
     if good:
@@ -76,11 +76,11 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
         return Choice(near, "", f"g++ {near.version} is of the series of a known good one", [])
     seen = ", ".join(f"{one.cxx} {one.version}" for one in found) or "no g++ in the container"
     expected = f"g++ {' or '.join(known['good'])}" if known["good"] else "a g++ that the stack's nvcc takes"
-    if known["package"]:
-        return Choice(None, known["package"], f"{seen}; expected {expected}", [])
-    untried = [
-        one for one in found if not _is(one, known["bad"], 1) and int(one.version.split(".")[0]) <= (newest or 99)
-    ]
+    untried = [one for one in found if not _is(one, known["bad"], 1) and _major(one) <= (newest or _major(one))]
+    if known["package"] and (known["good"] or not untried):
+        cure = f"Nothing: {known['package']} is installed with the stack, beside what is there."
+        note = Finding("compiler-to-install", "note", seen, expected, cure)
+        return Choice(None, known["package"], f"{seen}; expected {expected}", [note])
     if untried:
         first = untried[0]
         cure = "Install one that is known good, or look at the first start with care."
@@ -93,17 +93,19 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
 def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, Any]) -> list[Finding]:
     """What preflight says of the container's compilers; ``offers`` are the packages that apt's lists name."""
     choice = choose(found, known)
-    if not choice.package:
+    if not choice.package or choice.package in offers:
         return list(choice.findings)
-    seen, expected = choice.why.rsplit("; expected ", 1)
-    if choice.package in offers:
-        cure = f"Nothing: {choice.package} is installed beside it with the stack; the default stays."
-        return [Finding("compiler-to-install", "note", seen, expected, cure)]
-    if not offers:
-        cure = f"Run apt-get update in the container, or install {choice.package} yourself."
-        seen += f"; apt has no lists, so whether it offers {choice.package} is not known"
-        return [Finding("compiler-not-known", "not checked", seen, expected, cure)]
-    return list(choose(found, {**known, "package": ""}).findings)
+    if offers:
+        return list(choose(found, {**known, "package": ""}).findings)
+    cure = f"Run apt-get update in the container, or install {choice.package} yourself."
+    return [
+        replace(note, id="compiler-not-known", level="not checked", seen=f"{note.seen}; apt has no lists", cure=cure)
+        for note in choice.findings
+    ]
+
+
+def _major(one: Compiler) -> int:
+    return int(one.version.split(".")[0])
 
 
 def _is(one: Compiler, versions: Sequence[str], parts: int) -> bool:
