@@ -59,6 +59,10 @@ test-transport: packages ## The transport at its limits: many servers, big files
 test-staging: packages ## Staging in a deployed container: killed, cut short, restarted in the middle (tests/staging)
 	$(BIN)/pytest tests/staging
 
+test-kernels: setup ## Compile real kernels of the installed stack INSTALLED (a directory) for SM 12.0; needs no GPU
+	@test -f "$(INSTALLED)/stack.json" || { echo "INSTALLED=$(INSTALLED) is no installed stack; name one, such as /opt/sglang/stacks/ID"; exit 1; }
+	INSTALLED=$(INSTALLED) $(BIN)/pytest tests/kernels
+
 # The summary of the unit tests comes last, so that whoever reads only the end knows that they ran.
 test: lint molecule unit ## Everything a change must pass
 
@@ -104,4 +108,4 @@ lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging bench-converge bench-status bench-transport bench-stack bench-stage wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging test-kernels bench-converge bench-status bench-transport bench-stack bench-stage wheelhouse lock flags gpu-prepare gpu-report docs lock-dev

@@ -77,7 +77,8 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
     seen = ", ".join(f"{one.cxx} {one.version}" for one in found) or "no g++ in the container"
     expected = f"g++ {' or '.join(known['good'])}" if known["good"] else "a g++ that the stack's nvcc takes"
     untried = [one for one in found if not _is(one, known["bad"], 1) and _major(one) <= (newest or _major(one))]
-    if known["package"] and (known["good"] or not untried):
+    helps = any(known["package"] == f"g++-{version.split('.')[0]}" for version in known["good"])
+    if known["package"] and (helps or not untried):
         cure = f"Nothing: {known['package']} is installed with the stack, beside what is there."
         note = Finding("compiler-to-install", "note", seen, expected, cure)
         return Choice(None, known["package"], f"{seen}; expected {expected}", [note])

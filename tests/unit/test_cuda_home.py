@@ -16,10 +16,11 @@ from sglang_pve import cuda_home_files
 from sglang_pve.cuda_home import Overlay, design, newest_gcc
 from sglang_pve.cuda_home_files import CudaHomeError, is_made, listing, manifest_of, read_manifest, remove, write
 from sglang_pve.elf import needed
-from sglang_pve.host_compiler import Compiler
+from sglang_pve.host_compiler import Compiler, find
 
 from tests.unit import cuda_kit
 
+pytestmark = pytest.mark.skipif(not find(), reason="this machine has no g++, with which the stub is linked")
 COMPILER = Compiler("/usr/bin/gcc", "/usr/bin/g++", "11.3.0")
 NOWHERE = Path("/nonexistent/cuda")
 
