@@ -36,7 +36,9 @@ class ActionModule(ActionBase):
                 break
             done, total = reading["bytes_done"] / 2**30, reading["bytes_total"] / 2**30
             speed = done / (time.monotonic() - begun)
-            display.display(f"{task_vars['inventory_hostname']}: {done:.1f} of {total:.1f} GiB read, {speed:.1f} GiB/s")
+            display.display(
+                f"{task_vars['inventory_hostname']}: {done:.1f} of {total:.1f} GiB read, {speed:.1f} GiB/s", stderr=True
+            )
             # What is not as it should be is not kept, so the next slice would read it again.
             arguments.update(since=answer["since"], skip=sorted(found))
         reading.update(new=sorted(set(new)), left=[], findings=list(found.values()))

@@ -55,7 +55,7 @@ class ActionModule(ActionBase):
             "vmid": int(leader["sglang_vmid"]),
             "unreachable": "" if state else str(status.get("msg", "")) or "it could not be read",
             "lock": state["lock"] if state else "",
-            "notes": state["history"]["notes"] if state else [],
+            "notes": state["newer"] + state["history"]["notes"] if state else [],
             "history": state["history"]["tail"] if state else [],
         }
         if state is None:

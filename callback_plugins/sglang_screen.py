@@ -8,7 +8,7 @@ name: sglang_screen
 type: stdout
 short_description: Ansible's own output, without its frame around a report
 description:
-  - Of playbooks/status.yml and playbooks/logs.yml only the report and failures are printed, so that it can be read, and
+  - Of playbooks that report (REPORTS) only the report and failures are printed, so that it can be read, and
     piped to a program. With C(-v) everything is.
 extends_documentation_fragment:
   - default_callback
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ansible.plugins.callback.default import CallbackModule as Default
 
-REPORTS = ("status.yml", "logs.yml")
+REPORTS = ("status.yml", "logs.yml", "verify_model.yml")
 
 
 class CallbackModule(Default):
@@ -48,6 +48,16 @@ class CallbackModule(Default):
             super().v2_runner_on_ok(result)
         else:
             self._handle_warnings_and_exception(result)
+
+    def v2_runner_item_on_ok(self, result):
+        if not self._bare:
+            super().v2_runner_item_on_ok(result)
+        else:
+            self._handle_warnings_and_exception(result)
+
+    def v2_runner_item_on_skipped(self, result):
+        if not self._bare:
+            super().v2_runner_item_on_skipped(result)
 
     def v2_runner_on_failed(self, result, ignore_errors=False):
         if not (self._bare and ignore_errors):

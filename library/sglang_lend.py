@@ -65,7 +65,6 @@ gpu_used_mib:
   type: int
 """
 
-import json
 import time
 from pathlib import Path
 
@@ -147,7 +146,7 @@ def main() -> None:
         if module.check_mode:
             module.exit_json(changed=wish != loan, loan=wish)
         if wish != loan:
-            server.write_atomic(server.loan_note(item), json.dumps(wish) + "\n")
+            server.write_atomic(server.loan_note(item), server.loan_text(wish))
             history.append(Path(wanted["history"]), [{"event": "lent", "server": item.name, **wish}])
         if server.stop(item):
             module.warn(f"{item.name}: requests that outlasted its stop timeout were ended")

@@ -11,6 +11,7 @@ description:
   - One run at a time may change a container. Each step renews the lock of its run, so a run that died does not hold the
     next one up for longer than O(ttl); the lock of a process of the same controller that is gone is taken over at once.
   - Who held a lock that is taken over is reported.
+  - State that a newer version of this project wrote is refused here, before anything is touched.
   - The action plugin of this name fills in O(owner) and looks whether a holder on the same controller still lives.
 options:
   state:
@@ -63,7 +64,7 @@ holder:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import lock
+from ansible.module_utils.sglang_pve import lock, schema
 
 
 def main() -> None:
@@ -79,6 +80,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     wanted, path = module.params, Path(module.params["path"])
+    refusal = schema.refusal(schema.newer()) if wanted["state"] == "present" else ""
+    if refusal:
+        module.fail_json(msg=refusal)
     if module.check_mode:
         module.exit_json(changed=False, holder=lock.read(path))
     if wanted["state"] == "absent":

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import adopt, foreign, gate, gpus, history, holders, host, host_compiler, lock, release, server, toolkit
+from . import adopt, foreign, gate, gpus, history, holders, host, host_compiler, lock, release, schema, server, toolkit
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -166,6 +166,7 @@ def read(
         seen["release_error"] = release_error(seen["release"], releases)
     return {
         "schema": SCHEMA,
+        "newer": schema.newer(),
         "host": facts,
         "nvcc": toolkit.nvcc_version(cuda_home) if cuda_home else None,
         "compilers": read_compilers() if cuda_home else None,

@@ -47,10 +47,19 @@ def sentence(holder: Mapping[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _guard(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.guard").open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+    guard = path.with_name(f"{path.name}.guard")
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = guard.open("a")
+        except FileNotFoundError:
+            continue  # given back, and removed with its directory, just now
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            # Whoever gave the lock back may have removed the guard; then this one guards nothing.
+            if guard.exists() and os.path.samestat(guard.stat(), os.fstat(handle.fileno())):
+                yield
+                return
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -98,6 +107,10 @@ def release(path: Path, owner: Owner) -> bool:
         if found is None or found["owner"] != dict(owner):
             return False
         path.unlink()
+        # Nothing is left behind, unless others keep something there.
+        path.with_name(f"{path.name}.guard").unlink()
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
         return True
 
 

@@ -165,6 +165,14 @@ def _system(host: State) -> Iterable[Finding]:
 
 
 def _state_on_disk(state: State) -> Iterable[Finding]:
+    for seen in state["newer"]:
+        yield Finding(
+            "state-newer",
+            "error",
+            seen,
+            "state that this version or an earlier one wrote",
+            "use the version of this project that was here last, or a later one",
+        )
     for note in state["history"]["notes"]:
         yield Finding(
             "history-doubtful",

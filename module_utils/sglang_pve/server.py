@@ -19,6 +19,8 @@ from typing import Any
 
 from .release import linked
 
+# The form of server.env and of the note of a loan.
+SCHEMA = 1
 PREFIX = "SGLANG_PVE_"
 LENT = Path("/var/lib/sglang/lent")
 ERROR = re.compile(r"\b\w*(Error|Exception)\b(?!s)[:(]|\berror: |CRITICAL|not staged completely")
@@ -57,8 +59,9 @@ class Server:
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
-    """``server.env``: one ``SGLANG_PVE_KEY='value'`` a line, safe to be read by a shell."""
-    return "".join(f"{PREFIX}{key.upper()}={shlex.quote(str(value))}\n" for key, value in sorted(parameters.items()))
+    """``server.env``: its schema, then one ``SGLANG_PVE_KEY='value'`` a line, safe to be read by a shell."""
+    lines = [f"{PREFIX}{key.upper()}={shlex.quote(str(value))}\n" for key, value in sorted(parameters.items())]
+    return "".join([f"# schema {SCHEMA}\n", *lines])
 
 
 def read_parameters(text: str) -> dict[str, str]:
@@ -89,6 +92,11 @@ def read_loan(server: Server) -> dict[str, Any] | None:
         return {key: str(loan.get(key, "")) for key in ("who", "since", "reason")}
     except (ValueError, AttributeError):
         return {"who": "", "since": "", "reason": "the note cannot be read"}
+
+
+def loan_text(loan: Mapping[str, str]) -> str:
+    """The note of a loan: {"who", "since", "reason"}."""
+    return json.dumps({"schema": SCHEMA, **loan}) + "\n"
 
 
 def _read(path: Path) -> str:

@@ -52,6 +52,11 @@ def test_one_changed_byte_is_broken_and_a_purpose_makes_it_good(bare: Fleet, mod
     assert verify(bare, model, tmp_path, sglang_accept_changes=True)[0] == 0
 
 
+def test_json_on_the_screen_stands_alone(bare: Fleet, model: str) -> None:
+    done = bare.run("verify_model", sglang_verify_path=model, sglang_model_json="-")
+    assert json.loads(done.stdout)["verdict"] == "good"
+
+
 @pytest.mark.parametrize(
     ("damage", "code", "finding"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -102,6 +103,8 @@ def test_logs_of_one_and_of_all_since_a_time_and_so_many(days: Fleet) -> None:
     recent = days.run("logs", "--limit", days.host(1), since=now).stdout
     assert '"GET /v1/models?since HTTP/1.1" 200' in recent
     assert all(re.sub(r"T", " ", line.split()[1])[:19] >= now for line in recent.splitlines())
+    done = days.run("logs", "--limit", days.host(1), since="+1h")
+    assert (done.returncode, done.stdout) == (0, f"{days.host(1)} has said nothing since +1h\n")
     done = days.run("logs", "--limit", days.host(1), since="yesteryear")
     assert done.returncode == 2, done.stdout
     assert "Failed to parse timestamp: yesteryear" in said(done)
@@ -112,6 +115,8 @@ def test_followed_logs_show_what_is_new_until_the_run_ends(days: Fleet, end: sig
     mark = f"/v1/models?{end.name}"
     with days.started(playbook="logs", follow=True, since="-1s") as running:
         wait(lambda: len(running.workers()) == 3, "a worker for each server")
+        # Nothing was said yet, and a while later something is.
+        time.sleep(3)
         urllib.request.urlopen(days.url(1, mark), timeout=10).close()
         running.wait_for(mark)
         line = next(line for line in running.log.read_text().splitlines() if mark in line)

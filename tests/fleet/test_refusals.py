@@ -153,3 +153,5 @@ def test_wheels_that_are_missing_or_altered(fleet: Fleet) -> None:
     )
     # The controller's good wheel takes the place of the altered one.
     assert changes(fleet.good_run("--tags", "stack", **stack)) > 0
+    # No release uses that stack, so the next verified deployment frees it.
+    assert "stacks/" in said(fleet.good_run())

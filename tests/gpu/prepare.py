@@ -61,6 +61,7 @@ def plan_of(case: Data, data: Data, stack: Data, config: Data) -> Data:
         env_overrides={
             **(stack.get("environment") or {}),
             **(data["simulated_acceptance"] if case.get("simulated") else {}),
+            **case.get("environment", {}),
         },
     )
     for finding in plan["findings"]:

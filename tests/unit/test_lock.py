@@ -109,3 +109,14 @@ def test_of_many_at_once_one_gets_it(path):
 def test_times_are_those_of_the_boot_and_not_of_the_clock(path):
     lock.take(path, ME, 60, "Stack")
     assert abs(lock.read(path)["taken"] - time.clock_gettime(time.CLOCK_BOOTTIME)) < 30
+
+
+def test_one_that_was_given_back_leaves_nothing_behind(path):
+    lock.take(path, ME, 60, "stack")
+    assert lock.release(path, ME)
+    assert not path.parent.exists()
+    path.parent.mkdir()
+    (path.parent / "other").touch()
+    lock.take(path, ME, 60, "stack")
+    assert lock.release(path, ME)
+    assert [left.name for left in path.parent.iterdir()] == ["other"]

@@ -26,6 +26,7 @@ def well():
         },
         "foreign": {"servers": [], "unit_files": [], "unfinished": {}},
         "stacks": {},
+        "newer": [],
         "releases": {},
         "servers": {},
         "history": {"notes": []},
