@@ -58,7 +58,9 @@ def offered(run: Runner = command.run) -> list[str]:
         output = run(["apt-cache", "policy", *PACKAGES], TIMEOUT_S)
     except (MissingCommandError, HungCommandError):
         return []
-    return re.findall(r"(?m)^(\S+):\n  Installed: .*\n  Candidate: \d", output.out)
+    # A name that apt does not know counts as a pattern, so it may answer with other packages.
+    named = re.findall(r"(?m)^(\S+):\n  Installed: .*\n  Candidate: \d", output.out)
+    return [name for name in named if name in PACKAGES]
 
 
 def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | None = None) -> Choice:
@@ -97,7 +99,9 @@ def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, 
     if not choice.package or choice.package in offers:
         return list(choice.findings)
     if offers:
-        return list(choose(found, {**known, "package": ""}).findings)
+        without = choose(found, {**known, "package": ""}).findings
+        cure = f"apt does not offer {choice.package}: give it a source that does, or install a good one yourself."
+        return [replace(finding, cure=cure) for finding in without]
     cure = f"Run apt-get update in the container, or install {choice.package} yourself."
     return [
         replace(note, id="compiler-not-known", level="not checked", seen=f"{note.seen}; apt has no lists", cure=cure)
@@ -116,13 +120,23 @@ def _is(one: Compiler, versions: Sequence[str], parts: int) -> bool:
 
 def install(package: str, run: Runner = command.run) -> str:
     """Install a package with apt; the empty text, or why it could not be had."""
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", package]
+    refused = f"its lists do not name {package}"
+    # Fresh lists only where the old ones do not do: a container without a mirror may have the package in its cache.
+    for fresh in (False, True):
+        if fresh:
+            _apt(["update"], run)
+        # Never a name that apt does not know: it would take it for a pattern, and clang-11 matches g++-11.
+        if package in offered(run):
+            refused = _apt(["install", "-y", "--no-install-recommends", package], run)
+            if not refused:
+                break
+    return refused
+
+
+def _apt(words: Sequence[str], run: Runner) -> str:
+    """Run apt-get; the empty text, or its last words."""
     try:
-        # Fresh lists only where the old ones do not do: a container without a mirror may have the package in its cache.
-        for argv in (install, ["apt-get", "update", "-q"], install):
-            output = run(["env", "DEBIAN_FRONTEND=noninteractive", *argv], APT_TIMEOUT_S)
-            if output.rc == 0 and argv is install:
-                return ""
+        output = run(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *words], APT_TIMEOUT_S)
     except (MissingCommandError, HungCommandError) as exc:
         return str(exc)
-    return " ".join((output.err or output.out).split())[-400:]
+    return "" if output.rc == 0 else " ".join((output.err or output.out).split())[-400:] or f"it ended with {output.rc}"

@@ -85,7 +85,12 @@ def test_compilers_are_found_with_their_versions(tmp_path: Path) -> None:
     assert find(tmp_path)[2] == Compiler(f"{tmp_path}/gcc-13", f"{tmp_path}/g++-13", "13.3.0")
 
 
+# The first is the answer for a name that this apt does not know.
 POLICY = """\
+dpkg:
+  Installed: 1.21.23
+  Candidate: 1.21.23
+  Version table:
 g++:
   Installed: 4:12.2.0-3
   Candidate: 4:12.2.0-3
@@ -106,19 +111,33 @@ def test_apt_offers_what_it_has_a_candidate_for() -> None:
     assert offered(lambda argv, timeout_s: Output(0, "", "")) == []
 
 
-def test_apt_gets_fresh_lists_only_when_the_old_ones_do_not_do() -> None:
-    def apt(codes: list[int]) -> tuple[list[str], str]:
-        asked: list[str] = []
+class Apt:
+    """An apt whose lists name g++-11 from the start, after an update, or never, and whose installs end as told."""
 
-        def run(argv: Sequence[str], timeout_s: float) -> Output:
-            asked.append(argv[3])
-            return Output(codes[len(asked) - 1], "", "E: Unable to locate package g++-11")
+    def __init__(self, known_after: int, codes: list[int]) -> None:
+        self.known_after, self.codes = known_after, codes
+        self.asked: list[str] = []
 
-        return asked, install("g++-11", run)
+    def run(self, argv: Sequence[str], timeout_s: float) -> Output:
+        if argv[0] == "apt-cache":
+            return Output(0, POLICY if self.asked.count("update") >= self.known_after else "", "")
+        self.asked.append(argv[4])
+        return Output(self.codes.pop(0) if argv[4] == "install" else 0, "", "E: Failed to fetch it")
 
-    assert apt([0]) == (["install"], "")
-    assert apt([100, 0, 0]) == (["install", "update", "install"], "")
-    assert apt([100, 100, 100]) == (["install", "update", "install"], "E: Unable to locate package g++-11")
+
+@pytest.mark.parametrize(
+    ("apt", "asked", "refused"),
+    [
+        (Apt(0, [0]), ["install"], ""),
+        (Apt(0, [100, 0]), ["install", "update", "install"], ""),
+        (Apt(1, [0]), ["update", "install"], ""),
+        (Apt(9, []), ["update"], "its lists do not name g++-11"),
+        (Apt(0, [100, 100]), ["install", "update", "install"], "E: Failed to fetch it"),
+    ],
+)
+def test_apt_gets_fresh_lists_only_when_the_old_ones_do_not_do(apt: Apt, asked: list[str], refused: str) -> None:
+    assert install("g++-11", apt.run) == refused
+    assert apt.asked == asked
 
 
 def plugin() -> Any:
