@@ -137,11 +137,10 @@ def present(module: AnsibleModule, home: Path) -> dict[str, object]:
                 "diff": {"prepared": f"install {choice.package}: {choice.why}\n"},
             }
         refused = host_compiler.install(choice.package)
-        if refused:
-            module.fail_json(
-                msg=f"apt could not install {choice.package}: {refused}. {choice.why}. Install it yourself."
-            )
         choice = host_compiler.choose(host_compiler.find(), {**known, "package": ""}, newest)
+        if refused and choice.compiler is None:
+            sentence = choice.findings[0].sentence()
+            module.fail_json(msg=f"apt could not install {known['package']}: {refused}\n{sentence}")
     found = [*overlay.findings, *choice.findings]
     if errors(found) or choice.compiler is None:
         fail(module, found)

@@ -25,7 +25,7 @@ options:
     elements: path
     default: [/opt/sglang, /var/lib/sglang, /var/cache/sglang, /dev/shm, /tmp]
   cuda_home:
-    description: A CUDA toolkit; its compiler, host compilers and apt are asked for versions. Nothing is asked by default.
+    description: A CUDA toolkit; it, the host compilers and apt are asked for versions. Nothing is asked by default.
     type: path
   wheelhouse:
     description: A directory whose wheels are listed; none is by default.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,17 @@ def offered(run: Runner = command.run) -> list[str]:
         output = run(["apt-cache", "policy", *PACKAGES], TIMEOUT_S)
     except (MissingCommandError, HungCommandError):
         return []
-    return re.findall(r"(?m)^(\S+):\n  Installed: .*\n  Candidate: \d", output.out)
+    # A name that apt does not know counts as a pattern, so it may answer with other packages.
+    named = re.findall(r"(?m)^(\S+):\n  Installed: .*\n  Candidate: \d", output.out)
+    return [name for name in named if name in PACKAGES]
 
 
 def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | None = None) -> Choice:
     """Choose by what is known of the stack's kernels.
 
     ``known``: {"good", "bad": g++ versions such as "11.3", "package": what gives this distribution a good one, or ""}.
-    A version counts for its whole series (11.4 for 11.3) unless both lists name the series. One that nobody tried is
-    taken where no good one can be had, with a warning. ``newest``: the highest major that the nvcc takes.
+    A version counts for its whole series (11.4 for 11.3). One that nobody tried is taken where no good one is known or
+    can be had, with a warning. ``newest``: the highest major that the nvcc takes.
     """
     good = next((one for one in found if _is(one, known["good"], 2)), None)
     if good:
@@ -76,11 +78,12 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
         return Choice(near, "", f"g++ {near.version} is of the series of a known good one", [])
     seen = ", ".join(f"{one.cxx} {one.version}" for one in found) or "no g++ in the container"
     expected = f"g++ {' or '.join(known['good'])}" if known["good"] else "a g++ that the stack's nvcc takes"
-    if known["package"]:
-        return Choice(None, known["package"], f"{seen}; expected {expected}", [])
-    untried = [
-        one for one in found if not _is(one, known["bad"], 1) and int(one.version.split(".")[0]) <= (newest or 99)
-    ]
+    untried = [one for one in found if not _is(one, known["bad"], 1) and _major(one) <= (newest or _major(one))]
+    helps = any(known["package"] == f"g++-{version.split('.')[0]}" for version in known["good"])
+    if known["package"] and (helps or not untried):
+        cure = f"Nothing: {known['package']} is installed with the stack, beside what is there."
+        note = Finding("compiler-to-install", "note", seen, expected, cure)
+        return Choice(None, known["package"], f"{seen}; expected {expected}", [note])
     if untried:
         first = untried[0]
         cure = "Install one that is known good, or look at the first start with care."
@@ -93,17 +96,21 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
 def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, Any]) -> list[Finding]:
     """What preflight says of the container's compilers; ``offers`` are the packages that apt's lists name."""
     choice = choose(found, known)
-    if not choice.package:
+    if not choice.package or choice.package in offers:
         return list(choice.findings)
-    seen, expected = choice.why.rsplit("; expected ", 1)
-    if choice.package in offers:
-        cure = f"Nothing: {choice.package} is installed beside it with the stack; the default stays."
-        return [Finding("compiler-to-install", "note", seen, expected, cure)]
-    if not offers:
-        cure = f"Run apt-get update in the container, or install {choice.package} yourself."
-        seen += f"; apt has no lists, so whether it offers {choice.package} is not known"
-        return [Finding("compiler-not-known", "not checked", seen, expected, cure)]
-    return list(choose(found, {**known, "package": ""}).findings)
+    if offers:
+        without = choose(found, {**known, "package": ""}).findings
+        cure = f"apt does not offer {choice.package}: give it a source that does, or install a good one yourself."
+        return [replace(finding, cure=cure) for finding in without]
+    cure = f"Run apt-get update in the container, or install {choice.package} yourself."
+    return [
+        replace(note, id="compiler-not-known", level="not checked", seen=f"{note.seen}; apt has no lists", cure=cure)
+        for note in choice.findings
+    ]
+
+
+def _major(one: Compiler) -> int:
+    return int(one.version.split(".")[0])
 
 
 def _is(one: Compiler, versions: Sequence[str], parts: int) -> bool:
@@ -113,13 +120,23 @@ def _is(one: Compiler, versions: Sequence[str], parts: int) -> bool:
 
 def install(package: str, run: Runner = command.run) -> str:
     """Install a package with apt; the empty text, or why it could not be had."""
-    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", package]
+    refused = f"its lists do not name {package}"
+    # Fresh lists only where the old ones do not do: a container without a mirror may have the package in its cache.
+    for fresh in (False, True):
+        if fresh:
+            _apt(["update"], run)
+        # Never a name that apt does not know: it would take it for a pattern, and clang-11 matches g++-11.
+        if package in offered(run):
+            refused = _apt(["install", "-y", "--no-install-recommends", package], run)
+            if not refused:
+                break
+    return refused
+
+
+def _apt(words: Sequence[str], run: Runner) -> str:
+    """Run apt-get; the empty text, or its last words."""
     try:
-        # Fresh lists only where the old ones do not do: a container without a mirror may have the package in its cache.
-        for argv in (install, ["apt-get", "update", "-q"], install):
-            output = run(["env", "DEBIAN_FRONTEND=noninteractive", *argv], APT_TIMEOUT_S)
-            if output.rc == 0 and argv is install:
-                return ""
+        output = run(["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *words], APT_TIMEOUT_S)
     except (MissingCommandError, HungCommandError) as exc:
         return str(exc)
-    return " ".join((output.err or output.out).split())[-400:]
+    return "" if output.rc == 0 else " ".join((output.err or output.out).split())[-400:] or f"it ended with {output.rc}"
