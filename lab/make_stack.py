@@ -28,8 +28,6 @@ python: ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"]
 driver_min: 580
 disk_gib: 0.5
 imports: [sglang]
-proof:
-  imports: [sglang]
 uv:
   wheel: {wheel}
   sha256: {sha256}

@@ -95,6 +95,8 @@ from ansible.module_utils.sglang_pve.proof_checks import Plan, Subject
 from ansible.module_utils.sglang_pve.service import ServiceError, ensure_account, ensure_directory
 from ansible.module_utils.sglang_pve.wheelhouse import parse_wheel
 
+RULES = ("imports", "proof", "compilers", "nvcc_min", "arch_list_below")
+
 
 def main() -> None:
     plan = {
@@ -142,7 +144,7 @@ def main() -> None:
 def subject_of(p: dict) -> Subject:
     stack, root = p["stack"], Path(p["root"])
     wheel = parse_wheel(stack["uv"]["wheel"])
-    rules = {name: stack[name] for name in ("proof", "compilers", "nvcc_min", "arch_list_below") if name in stack}
+    rules = {name: stack[name] for name in RULES if name in stack}
     uv = root.parent / f"tools/uv-{wheel.version}/uv"
     return Subject(root / stack["id"], stack["lock"], uv, rules, p["user"], p["driver"])
 

@@ -50,8 +50,8 @@ class Plan:
 class Subject:
     """The installed stack in ``directory``; ``uv`` is the installer, ``rules`` what its stack.yml says.
 
-    Of ``rules`` count ``proof`` (imports, tools, headers, flashinfer, engine, kernel_libraries, pip_exceptions),
-    ``compilers``, ``nvcc_min`` and ``arch_list_below``. A check without data there has nothing to look at.
+    Of ``rules`` count ``imports``, ``compilers``, ``nvcc_min``, ``arch_list_below`` and ``proof`` (imports that need a
+    driver, tools, headers, flashinfer, engine, kernel_libraries, pip_exceptions). A check without data is none.
     """
 
     directory: Path
@@ -116,7 +116,7 @@ class Checks:
         tools = self.subject.data("tools") or []
         seen = ask(self.subject, self.plan, "look", timeout_s=LOOK_TIMEOUT_S, tools=tools)
         if "error" in seen:
-            cure = "Read its words; the environment is what the servers would start with."
+            cure = "Read its words; where the stack is not there, run the play with --tags stack."
             self._fail("proof-environment", telling(seen["error"]), "the stack's Python to run as a server does", cure)
             return {}
         self.seen = seen
@@ -130,7 +130,7 @@ class Checks:
         self._step("pip check", self._pip)
         for pattern in data("kernel_libraries") or []:
             self._step(f"targets of {pattern}", self._targets, pattern)
-        for name in data("imports") or []:
+        for name in [*self.subject.rules.get("imports", []), *(data("imports") or [])]:
             self._step(f"import {name}", self._import, name)
         self._step("planned words", self._words)
         if data("tools"):

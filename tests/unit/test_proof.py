@@ -71,11 +71,12 @@ elif "-E" in sys.argv:
 """
 CXX = "#!/bin/sh\necho 'g++-11 (Debian 11.3.0-12) 11.3.0'\n"
 RULES = {
+    "imports": ["sglang"],
     "nvcc_min": "13.0",
     "arch_list_below": "12.9",
     "compilers": {"good": ["11.3"], "bad": ["12.2"]},
     "proof": {
-        "imports": ["sglang", "sgl_kernel"],
+        "imports": ["sgl_kernel"],
         "tools": ["proof-ninja", "nvcc"],
         "headers": ["curand.h"],
         "kernel_libraries": ["sgl_lib/*.so"],
