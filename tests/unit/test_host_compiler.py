@@ -195,7 +195,7 @@ def run_module(*words: str, stack: Path, **arguments: object) -> str:
 def test_the_module_shows_makes_keeps_and_removes(tmp_path: Path) -> None:
     stack = tmp_path / "stack"
     stack.mkdir()
-    assert "CHANGED" in run_module("--check", stack=stack) and "holds no installed stack" in run_module(stack=stack)
+    assert "CHANGED" in run_module("--check", stack=stack) and "no stack is installed there" in run_module(stack=stack)
     packages = cuda_kit.installed(stack)
     cuda_kit.pip_13(packages)
     # Whatever g++ this machine has counts as known good, so that nothing is installed.
