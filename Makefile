@@ -69,6 +69,9 @@ test: lint molecule unit ## Everything a change must pass
 bench-converge: setup ## Run site.yml twice in the lab and count the remote calls of the second run
 	$(BIN)/python tests/bench/converge.py $(LAB)
 
+fuzz: setup ## Compare the header parser with the safetensors library on FUZZ_CASES files of each kind (5000)
+	FUZZ_CASES=$${FUZZ_CASES:-5000} $(BIN)/pytest tests/unit/test_checkpoint_header.py
+
 bench-checkpoint: setup ## Structure check and SHA-256 of a checkpoint of 4.4 GiB, against sha256sum
 	$(BIN)/python tests/bench/checkpoint.py
 
@@ -101,11 +104,12 @@ gpu-prepare: setup ## Write to GPU_OUT what a GPU machine needs to measure tests
 gpu-report: setup ## Write GPU_REPORT.md and .json from the result files in GPU_OUT
 	$(BIN)/python tests/gpu/report.py $(GPU_OUT) $(GPU_REPORT)
 
-docs: setup ## Write the roles' READMEs from their argument specs
+docs: setup ## Write the roles' READMEs, docs/rules.md and docs/facts.md from what they describe
 	$(BIN)/python docs/roles.py
+	$(BIN)/python docs/rules.py
 
 lock-dev: setup ## Resolve requirements/dev.in again
 	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  requirements/dev.in -o requirements/dev.txt
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging test-kernels bench-converge bench-status bench-transport bench-stack bench-stage wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging test-kernels bench-converge bench-status bench-transport bench-stack bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judge the state of a container on the controller, print the findings, and fail on an error."""
+"""Judge the state of a container on the controller, and gather the facts that its rules are judged by."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.color import ANSIBLE_COLOR
-from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
-from sglang_pve import findings, preflight, preflight_foreign, report
-
-display = Display()
+from sglang_pve import facts, findings, preflight, preflight_foreign
 
 
 class ActionModule(ActionBase):
-    """Arguments: findings (made elsewhere), and what to judge: state (of fleet_state), servers, needs, adopting."""
+    """Arguments as library/sglang_preflight.py documents them. Prints and fails for nothing: sglang_rules does."""
 
     TRANSFERS_FILES = False
     _requires_connection = False
@@ -26,13 +22,25 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         args = self._task.args
-        found = findings.merged(findings.Finding(**item) for item in args.get("findings", []))
-        if "state" in args:
-            found += preflight.judge(args["state"], args["servers"], args["needs"])
-            found += preflight_foreign.judge(args["state"], args["servers"], args.get("adopting", False))
-        if found:
-            display.display(report.findings_table(found, colour=ANSIBLE_COLOR))
-        errors = findings.errors(found)
-        if errors:
-            return {"failed": True, "msg": "Nothing was touched. " + "\n".join(item.sentence() for item in errors)}
-        return {"changed": False, "findings": [item.as_dict() for item in findings.worst_first(found)]}
+        state = args["state"]
+        found = [findings.Finding(**item) for item in args.get("findings", [])]
+        found += preflight.judge(state, args["servers"])
+        found += preflight_foreign.judge(state, args["servers"], args.get("adopting", False))
+        base = facts.of_container(
+            state, args["stack"], args["needs"], args.get("pve") or {}, args["cuda_home"], args["staged"]
+        )
+        return {
+            "changed": False,
+            "findings": [item.as_dict() for item in found],
+            "facts": base,
+            "cards": {server["host"]: self._card(state, server) for server in args["servers"]},
+            "waive": args.get("waive") or {},
+            "plannable": state["gpus"]["status"] == "ok" and not findings.errors(found),
+        }
+
+    @staticmethod
+    def _card(state, server):
+        """The server's card, unless it is not there, or lent: whoever uses it then is meant to."""
+        if (state["servers"].get(server["name"]) or {}).get("lent"):
+            return None
+        return next((card for card in state["gpus"]["gpus"] if card["index"] == server["index"]), None)

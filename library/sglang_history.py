@@ -20,6 +20,13 @@ options:
     type: list
     elements: dict
     default: []
+  waived:
+    description: >-
+      Rules that an operator passed over for this deployment, each with C(rule), C(reason) and what it is about. What
+      the history says already is not recorded again.
+    type: list
+    elements: dict
+    default: []
   kind:
     description: How the servers of O(passed) came to what they run. A rollback is always recorded.
     type: str
@@ -67,6 +74,7 @@ def main() -> None:
         argument_spec={
             "path": {"type": "path", "default": "/var/lib/sglang/history.jsonl"},
             "entries": {"type": "list", "elements": "dict", "default": []},
+            "waived": {"type": "list", "elements": "dict", "default": []},
             "kind": {"type": "str", "choices": ["deploy", "rollback"], "default": "deploy"},
             "passed": {"type": "dict", "default": {}},
             "servers": {"type": "list", "elements": "str", "default": []},
@@ -76,9 +84,9 @@ def main() -> None:
     arguments = module.params
     path = Path(arguments["path"])
     try:
-        entries = list(arguments["entries"])
+        known, _broken = history.read(path)
+        entries = [*arguments["entries"], *history.new_waivers(known, arguments["waived"])]
         if arguments["passed"]:
-            known, _broken = history.read(path)
             verified = history.verified_entry(known, arguments["kind"], arguments["passed"], arguments["servers"])
             states = history.line(known)
             if arguments["kind"] == "rollback" or not states or states[-1] != verified["servers"]:

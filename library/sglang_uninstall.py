@@ -10,7 +10,8 @@ short_description: List or remove all that this project put into a container
 description:
   - Knows units, account, stacks, releases, servers, staged checkpoints, compiled kernels, state and wheels of ours.
   - Removes exactly these. A foreign file in a directory of ours stays, with its directory, and is named; so does
-    whatever is mounted there. A checkpoint on durable storage is never touched, only its staged copy.
+    whatever is mounted there. A checkpoint is never touched, only its staged copy and, where O(attached) asks for
+    it, the directory of links that a head was attached in.
   - Stops servers through their units. Can be run again after an interruption.
 options:
   state:
@@ -26,6 +27,15 @@ options:
     description: The directory that deployments send wheels to; left alone where it is a mount.
     type: path
     default: /opt/sglang/wheelhouse
+  models:
+    description: Directories that servers use beside those that are staged. Those made by attaching a head are listed.
+    type: list
+    elements: path
+    default: []
+  attached:
+    description: Also remove directories that a head was attached in. Other containers may serve them.
+    type: bool
+    default: false
 attributes:
   check_mode: {support: full, description: Lists what would go.}
   diff_mode: {support: full, description: Lists what goes.}
@@ -45,8 +55,8 @@ EXAMPLES = r"""
 RETURN = r"""
 listing:
   description: >-
-    What is, or was, ours: C(ours) (path, bytes), C(servers), C(staged), C(units), C(account); and C(foreign), which
-    stays.
+    What is, or was, ours: C(ours) (path, bytes), C(servers), C(staged), C(attached) (path, lost_sources: a source of
+    the head that is gone, goes), C(units), C(account); and C(foreign), which stays.
   returned: always
   type: dict
 gib:
@@ -74,10 +84,17 @@ def main() -> None:
             "state": {"type": "str", "choices": ["listed", "absent"], "default": "listed"},
             "user": {"type": "str", "default": "sglang"},
             "wheelhouse": {"type": "path", "default": "/opt/sglang/wheelhouse"},
+            "models": {"type": "list", "elements": "path", "default": []},
+            "attached": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
-    places = uninstall.Places(user=module.params["user"], wheelhouse=Path(module.params["wheelhouse"]))
+    places = uninstall.Places(
+        user=module.params["user"],
+        wheelhouse=Path(module.params["wheelhouse"]),
+        models=[Path(path) for path in module.params["models"]],
+        attached=module.params["attached"],
+    )
     goes = module.params["state"] == "absent"
     try:
         listing = uninstall.look(places)

@@ -173,6 +173,17 @@ def detach(path: Path, say: Say = print, dry_run: bool = False) -> tuple[list[st
         return ours, left
 
 
+def is_attached(path: Path) -> bool:
+    """Whether ``path`` was made by attaching a head, also one that was changed since."""
+    return _marker(path) is not None
+
+
+def lost_sources(path: Path) -> list[str]:
+    """Sources of the head in ``path`` that are gone: it may be the last copy. Empty where ``attach`` made nothing."""
+    marker = _marker(path)
+    return [source for source in marker["given"] if not Path(source).exists()] if marker else []
+
+
 def check_place(wanted: Attached, path: Path) -> None:
     """Raise RefusedError where ``path`` holds anything that attaching did not make."""
     place = path.resolve()

@@ -186,6 +186,7 @@ def read(
         "history": {
             "line": history.line(entries),
             "verified": sorted(history.verified_releases(entries)),
+            "waived": history.waivers(entries),
             "tail": entries[-TAIL:],
             "broken_lines": broken,
             "notes": history.notes(entries[-TAIL:], broken, history.timestamp()),

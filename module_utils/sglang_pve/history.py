@@ -174,3 +174,19 @@ def line_target(states: Iterable[Snapshot], present: Mapping[str, str | None]) -
         f"nothing to go back to: the history has no verified release before the present one ({shown}). "
         "Deploy with playbooks/site.yml, or name a verified release with -e sglang_rollback_to=ID."
     )
+
+
+def new_waivers(entries: Iterable[Entry], waived: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """The entries to append for rules that an operator passed over; none for what the history says already."""
+    known = [{key: value for key, value in entry.items() if key not in ("schema", "time")} for entry in entries]
+    made = [{"event": "waived", **waiver} for waiver in waived]
+    return [entry for entry in made if entry not in known]
+
+
+def waivers(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
+    """The rules that were passed over for each release, with the reason: release -> {rule: reason}."""
+    found: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        for release in entry.get("releases") or [] if entry["event"] == "waived" else []:
+            found.setdefault(release, {})[str(entry.get("rule"))] = str(entry.get("reason"))
+    return found

@@ -9,17 +9,17 @@ import ipaddress
 import os
 import platform
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from . import account, command
+from . import account, command, room
 from .command import HungCommandError, MissingCommandError, Runner
 from .masking import masked
 
 PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
 RUN_PATHS = ("/run", "/tmp", "/dev/shm")
 TCP_LISTEN = "0A"
 RELEASE_VARIABLE = "SGLANG_PVE_RELEASE"
@@ -35,6 +35,7 @@ UNIT_PROPERTIES = {
     "exit_status": "ExecMainStatus",
 }
 SYSTEMCTL_TIMEOUT_S = 20.0
+COMPILER_TIMEOUT_S = 20.0
 
 
 def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
 
     ``disks`` has one entry for each of ``paths``, about the file system that the path is or would be on. ``glibc`` is
     None on another C library. Keys: python, glibc, os {id, version}, arch, memory, disks, mounts, listeners, servers,
-    accounts.
+    accounts, compiler {name, path}.
     """
     mounts = parse_mountinfo((PROC / "self/mountinfo").read_text())
     return {
@@ -56,6 +57,7 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
         "listeners": listeners(),
         "servers": servers(),
         "accounts": account.read(),
+        "compiler": compiler(),
     }
 
 
@@ -77,59 +79,43 @@ def os_release() -> dict[str, str]:
     return {"id": found.get("ID", ""), "version": found.get("VERSION_ID", "")}
 
 
+def compiler(run: Runner = command.run) -> dict[str, str | None]:
+    """The C++ compiler that nvcc would call: ``{"name": "g++ 13.3", "path"}``; name is "none" where there is none.
+
+    None where it does not say what it is.
+    """
+    path = shutil.which("c++") or shutil.which("g++")
+    if path is None:
+        return {"name": "none", "path": None}
+    try:
+        said = run([path, "--version"], COMPILER_TIMEOUT_S).out
+    except (MissingCommandError, HungCommandError):
+        said = ""
+    first, version = said.partition("\n")[0], re.search(r"(\d+\.\d+)(\.\d+)?\s*$", said.partition("\n")[0])
+    kind = "g++" if "Free Software Foundation" in said else first.split(" ")[0]
+    return {"name": f"{kind} {version[1]}" if version else None, "path": path}
+
+
 # --- memory and disks
 
 
-def memory(proc: Path = PROC, cgroup: Path = CGROUP) -> dict[str, int | None]:
-    """Return ``{"limit_bytes", "total_bytes", "available_bytes", "used_bytes"}``.
+def memory(root: Path = Path("/")) -> dict[str, int | None]:
+    """Return ``{"limit_bytes", "total_bytes", "available_bytes", "used_bytes"}`` of the system under ``root``.
 
     ``limit_bytes`` is the tightest limit of the control groups that this process is in, None without one;
     ``used_bytes`` leaves out the page cache but holds what lies in tmpfs, since only the first is given back on demand.
     """
-    meminfo = {
-        key: int(kib) * 1024
-        for key, kib in re.findall(r"^(\w+):\s+(\d+) kB", (proc / "meminfo").read_text(), re.MULTILINE)
+    machine = room.machine_memory(root)
+    if machine is None:
+        raise OSError(f"{root / 'proc/meminfo'} has no MemTotal and MemAvailable; expected Linux with /proc mounted")
+    groups = room.group_memory(root)
+    least = min((machine, *groups), key=lambda view: view.free)
+    return {
+        "limit_bytes": min((view.limit for view in groups if view.limit <= machine.limit), default=None),
+        "total_bytes": machine.limit,
+        "available_bytes": max(least.free, 0),
+        "used_bytes": least.used,
     }
-    total, available = meminfo["MemTotal"], meminfo["MemAvailable"]
-    limit, group = _cgroup_limit((proc / "self/cgroup").read_text(), cgroup, total)
-    used = total - available
-    if limit is not None and group is not None:
-        used = _cgroup_used(group)
-        available = min(available, max(limit - used, 0))
-    return {"limit_bytes": limit, "total_bytes": total, "available_bytes": available, "used_bytes": used}
-
-
-def _cgroup_limit(self_cgroup: str, cgroup: Path, total: int) -> tuple[int | None, Path | None]:
-    """The tightest limit up to ``total`` on the way up from this process's groups, and the group that has it."""
-    found: list[tuple[int, Path]] = []
-    for line in self_cgroup.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            roots, name = [cgroup, cgroup / "unified"], "memory.max"
-        elif "memory" in controllers.split(","):
-            roots, name = [cgroup / "memory"], "memory.limit_in_bytes"
-        else:
-            continue
-        for root in roots:
-            here = root / path.lstrip("/")
-            for group in (here, *here.parents):
-                text = _read(group / name).strip()
-                # A group without a limit says "max" (v2), or a number near the end of 64 bits (v1).
-                if text.isdigit() and int(text) <= total:
-                    found.append((int(text), group))
-                if group == root:
-                    break
-    return min(found, key=lambda item: item[0]) if found else (None, None)
-
-
-def _cgroup_used(group: Path) -> int:
-    stat = {key: int(value) for key, value in re.findall(r"^(\w+) (\d+)$", _read(group / "memory.stat"), re.MULTILINE)}
-    if (group / "memory.current").exists():
-        used, cache = int(_read(group / "memory.current")), stat.get("file", 0) - stat.get("shmem", 0)
-    else:
-        used = int(_read(group / "memory.usage_in_bytes") or 0)
-        cache = stat.get("total_cache", 0) - stat.get("total_shmem", 0)
-    return max(used - max(cache, 0), 0)
 
 
 def parse_mountinfo(text: str) -> list[dict[str, Any]]:

@@ -1,4 +1,7 @@
-"""Say no before anything is touched: judge what is there against what the inventory asks for."""
+"""Say no before anything is touched: what the inventory asks for against what is there.
+
+What holds for every container is a rule (rules/); here is what only this inventory and this state can tell.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +9,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import account
 from .findings import Finding
-
-GIB = 1 << 30
 
 State = Mapping[str, Any]
 Wanted = Mapping[str, Any]
 
 
-def judge(state: State, servers: Sequence[Wanted], needs: Mapping[str, Any]) -> list[Finding]:
+def judge(state: State, servers: Sequence[Wanted]) -> list[Finding]:
     """Return the findings of one container.
 
     ``state`` is what fleet.read returned. ``servers`` are those selected: {"host" (inventory name), "name" (gpu3),
-    "index", "port", "nccl_port", "stack"}. ``needs``: {"disk_free_min_gib", "server_memory_gib", "stack_disk_gib",
-    "stack_id", "staged_bytes" (of checkpoints to be copied into memory), "servers" (how many the
-    container has, selected or not), "user" (the account that runs them)}.
+    "index", "port", "nccl_port", "stack"}.
     """
     return [
         *_inventory(servers),
         *_gpus(state["gpus"], servers),
         *_ports(_known_listeners(state), servers),
-        *_disk(state, needs),
-        *_memory(state["host"]["memory"], needs),
-        *_system(state["host"]),
-        *filter(None, [account.judge(needs["user"], state["host"]["accounts"])]),
         *_state_on_disk(state),
     ]
 
@@ -69,17 +63,6 @@ def _inventory(servers: Sequence[Wanted]) -> Iterable[Finding]:
 
 def _gpus(gpus: State, servers: Sequence[Wanted]) -> Iterable[Finding]:
     if gpus["status"] != "ok":
-        yield Finding(
-            f"gpus-{gpus['status']}",
-            "error",
-            f"nvidia-smi in the container: {gpus['message'] or gpus['status']}",
-            "GPUs that answer",
-            {
-                "absent": "install the driver's user-space tools in the container, of the node's driver version",
-                "mismatch": "give the container the driver libraries of the node's version; nothing else cures this",
-                "hung": "look at the node's kernel log: a driver that hangs needs a restart of the node",
-            }.get(gpus["status"], "pass the nvidia device nodes to the container and restart it"),
-        )
         return
     known = {gpu["index"]: gpu for gpu in gpus["gpus"]}
     for server in servers:
@@ -120,48 +103,6 @@ def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Fi
                 f"stop that process yourself, or set sglang_{key} of this server to a free port",
                 where=server["host"],
             )
-
-
-def _disk(state: State, needs: Mapping[str, Any]) -> Iterable[Finding]:
-    install = 0.0 if needs["stack_id"] in state["stacks"] else float(needs["stack_disk_gib"])
-    wanted = {"/opt/sglang": install + float(needs["disk_free_min_gib"])}
-    for path, gib in wanted.items():
-        disk = state["host"]["disks"][path]
-        if disk["free_bytes"] < gib * GIB:
-            yield Finding(
-                "disk-full",
-                "error",
-                f"{disk['free_bytes'] / GIB:.2f} GiB free for {path} (on {disk.get('mount', '/')})",
-                f"{gib:g} GiB: {install:g} for the stack and {float(needs['disk_free_min_gib']):g} to spare",
-                "free space, enlarge the container's disk (pct resize), or lower sglang_disk_free_min_gib",
-            )
-
-
-def _memory(memory: State, needs: Mapping[str, Any]) -> Iterable[Finding]:
-    limit = min(value for value in (memory["limit_bytes"], memory["total_bytes"]) if value)
-    # tmpfs is charged to the container, so a staged checkpoint and the servers share one limit.
-    count = int(needs["servers"])
-    wanted = int(needs["staged_bytes"]) + count * float(needs["server_memory_gib"]) * GIB
-    if wanted > limit:
-        yield Finding(
-            "memory-too-small",
-            "error",
-            f"the container may use {limit / GIB:.1f} GiB",
-            f"{wanted / GIB:.1f} GiB: {int(needs['staged_bytes']) / GIB:.1f} of staged checkpoints and "
-            f"{count} servers of {float(needs['server_memory_gib']):g} GiB",
-            "raise the container's memory (pct set VMID --memory MIB), or serve from disk (sglang_model_stage: false)",
-        )
-
-
-def _system(host: State) -> Iterable[Finding]:
-    if "noexec" in host["mounts"].get("/run", {}).get("flags", []):
-        yield Finding(
-            "run-noexec",
-            "error",
-            "/run is mounted noexec",
-            "a /run that programs may be started from: the engine writes a wrapper to its TMPDIR and executes it",
-            "remount /run without noexec in the container",
-        )
 
 
 def _state_on_disk(state: State) -> Iterable[Finding]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from . import foreign, holders
-from .findings import Finding, worst_first
+from .findings import LEVELS, Finding, worst_first
 
 # A dash stands for a number that is not known.
 NUMBER = re.compile(r"[0-9][0-9,]*|-")
 RED, YELLOW, GREEN = "31", "33", "32"
 COLOURS = {
-    **dict.fromkeys(("error", "failed", "down", "unreachable", "broken"), RED),
-    **dict.fromkeys(("warning", "starting", "stopping", "busy", "degraded", "lent", "doubtful"), YELLOW),
-    **dict.fromkeys(("ready", "ok", "good"), GREEN),
+    **dict.fromkeys(("error", "failed", "down", "unreachable", "broken", "no"), RED),
+    **dict.fromkeys(
+        ("warning", "starting", "stopping", "busy", "degraded", "lent", "doubtful", "not checked", "waived"), YELLOW
+    ),
+    **dict.fromkeys(("ready", "ok", "good", "go"), GREEN),
 }
 
 
@@ -182,15 +185,53 @@ def line(text: str) -> str:
 
 
 def findings_table(findings: Sequence[Finding], colour: bool = False) -> str:
-    """Worst first, one finding a paragraph: what was seen, what was expected, what to do."""
+    """Worst first, one finding a paragraph: what was seen, what was expected, what to do.
+
+    What was not checked stands together, a line for each fact that is missing.
+    """
     blocks = []
-    for item in worst_first(findings):
-        where = f" ({item.where})" if item.where else ""
-        blocks.append(
-            f"{paint(item.level.upper(), item.level, colour)} {item.id}{where}\n"
-            f"  seen      {item.seen}\n  expected  {item.expected}\n  do        {item.cure}"
-        )
+    for level, group in groupby(worst_first(findings), lambda item: item.level):
+        items = list(group)
+        blocks += [_not_checked(items, colour)] if level == "not checked" else [_paragraph(i, colour) for i in items]
     return "\n".join(blocks)
+
+
+def _paragraph(item: Finding, colour: bool) -> str:
+    return (
+        f"{paint(item.level.upper(), item.level, colour)} {_name(item)}\n"
+        f"  seen      {item.seen}\n  expected  {item.expected}\n  do        {item.cure}"
+    )
+
+
+def _not_checked(items: Sequence[Finding], colour: bool) -> str:
+    ids: dict[str, list[str]] = {}
+    for item in items:
+        ids.setdefault(item.seen, []).append(_name(item))
+    heading = f"{paint('NOT CHECKED', 'not checked', colour)} {len(items)}"
+    lines = [f"  {seen}: {', '.join(names)}" for seen, names in sorted(ids.items())]
+    cures = [f"  do        {cure}" for cure in dict.fromkeys(item.cure for item in items)]
+    return "\n".join([heading, *lines, *cures])
+
+
+def _name(item: Finding) -> str:
+    return f"{item.id} ({item.where})" if item.where else item.id
+
+
+def waived_lines(waived: Sequence[tuple[Finding, str]], colour: bool = False) -> str:
+    """What an operator decided to pass over, with the reason."""
+    return "\n".join(
+        f"{paint('WAIVED', 'waived', colour)} {item.level} {_name(item)}\n  seen      {item.seen}\n  reason    {reason}"
+        for item, reason in waived
+    )
+
+
+def preflight_verdict(findings: Sequence[Finding], waived: int) -> tuple[str, str]:
+    """``go`` or ``no``, and the counts behind it in one sentence."""
+    counts = {level: sum(item.level == level for item in findings) for level in LEVELS}
+    said = [
+        f"{count} {level}{'s' if count != 1 and level != 'not checked' else ''}" for level, count in counts.items()
+    ] + ([f"{waived} waived"] if waived else [])
+    return ("no" if counts["error"] else "go"), ", ".join(said)
 
 
 def takeovers_text(rows: Sequence[Mapping[str, Any]], confirmed: bool) -> str:

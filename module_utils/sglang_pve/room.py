@@ -82,10 +82,26 @@ def in_memory(path: Path) -> bool:
 def read_memory(root: Path = Path("/")) -> Memory | None:
     """The memory that this process may use: of the views that the system under ``root`` offers, the one that has least.
 
-    Every control group from this process's own up to the container's may have a limit (v2, then v1). Where the limit is
-    set on a group above, as Proxmox VE does, none is seen; /proc/meminfo, which lxcfs fills, then has it.
+    Where the limit is set on a control group above the visible ones, as Proxmox VE does, no group shows it;
+    /proc/meminfo, which lxcfs fills, then has it.
     """
-    views = [_meminfo(root / "proc/meminfo")]
+    views = (machine_memory(root), *group_memory(root))
+    return min((view for view in views if view), key=lambda view: view.free, default=None)
+
+
+def machine_memory(root: Path = Path("/")) -> Memory | None:
+    """What /proc/meminfo says; None where it does not say it."""
+    try:
+        fields = _fields(root / "proc/meminfo")
+        total, available = fields["MemTotal:"] * 1024, fields["MemAvailable:"] * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    return Memory(total, total - available)
+
+
+def group_memory(root: Path = Path("/")) -> list[Memory]:
+    """Of every control group from this process's own up to the container's that has a limit (v2, then v1)."""
+    views: list[Memory | None] = []
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -97,7 +113,7 @@ def read_memory(root: Path = Path("/")) -> Memory | None:
         # A container may be shown a path that begins outside of it; its own group is then the top.
         inner = top.joinpath(path.lstrip("/"))
         views += [_cgroup(group, *names) for group in (inner, *inner.parents) if group == top or top in group.parents]
-    return min((view for view in views if view), key=lambda view: view.free, default=None)
+    return [view for view in views if view]
 
 
 def _existing(path: Path) -> Path:
@@ -116,15 +132,6 @@ def _cgroup(directory: Path, limit_file: str, usage_file: str, prefix: str) -> M
     if limit_text == "max" or int(limit_text) >= UNLIMITED:
         return None
     return Memory(int(limit_text), usage - dropable)
-
-
-def _meminfo(path: Path) -> Memory | None:
-    try:
-        fields = _fields(path)
-        total, available = fields["MemTotal:"] * 1024, fields["MemAvailable:"] * 1024
-    except (OSError, KeyError, ValueError):
-        return None
-    return Memory(total, total - available)
 
 
 def _lines(path: Path) -> list[str]:

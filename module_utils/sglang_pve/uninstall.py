@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import host, staging
+from . import attach, host, staging
 from .fleet import MODELS, discover, read_models
 from .foreign import OUR_FILES, is_ours
+from .hold import RefusedError
 from .retention import named, size_of
 from .server import Server, remove, systemctl
 from .stack import MARKER
@@ -24,11 +25,14 @@ STACK_ENTRIES = ("venv", "lock.txt", MARKER)
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything of ours lies. ``prefix`` is / except in tests."""
+    """Where everything of ours lies. ``prefix`` is / except in tests; ``models`` are checkpoints that servers use, and
+    ``attached`` says whether those among them that a head was attached in go too."""
 
     prefix: Path = Path("/")
     user: str = "sglang"
     wheelhouse: Path = Path("/opt/sglang/wheelhouse")
+    models: Sequence[Path] = ()
+    attached: bool = False
 
     def at(self, path: str) -> Path:
         return self.prefix / path.lstrip("/")
@@ -51,18 +55,24 @@ class Places:
 
 @dataclass
 class Listing:
-    """What is ours (path -> bytes, a tree as one path), what lies beside it, and what else is to be undone."""
+    """What is ours (path -> bytes, a tree as one path), what lies beside it, and what else is to be undone.
+
+    ``attached``: directory with a head of ours -> whether it goes.
+    """
 
     ours: dict[Path, int] = field(default_factory=dict)
     foreign: list[Path] = field(default_factory=list)
     servers: list[int] = field(default_factory=list)
     staged: list[Path] = field(default_factory=list)
+    attached: dict[Path, bool] = field(default_factory=dict)
     units: list[str] = field(default_factory=list)
     account: str = ""
 
     @property
     def empty(self) -> bool:
-        return not (self.ours or self.servers or self.staged or self.units or self.account)
+        return not (
+            self.ours or self.servers or self.staged or any(self.attached.values()) or self.units or self.account
+        )
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -70,6 +80,10 @@ class Listing:
             "foreign": [str(path) for path in self.foreign],
             "servers": [f"gpu{index}" for index in self.servers],
             "staged": [str(path) for path in self.staged],
+            "attached": [
+                {"path": str(path), "lost_sources": attach.lost_sources(path), "goes": goes}
+                for path, goes in self.attached.items()
+            ],
             "units": self.units,
             "account": self.account,
         }
@@ -84,9 +98,10 @@ def look(places: Places) -> Listing:
     for path in _ours(places, found.servers):
         if _is_there(path) and not any(mount == path or path in mount.parents for mount in mounts):
             found.ours[path] = size_of(path)
-    for model in read_models(places.at(str(MODELS))):
-        if Path(model["target"]).is_dir():
-            found.staged.append(Path(model["target"]))
+    staged = read_models(places.at(str(MODELS)))
+    found.staged = [Path(model["target"]) for model in staged if Path(model["target"]).is_dir()]
+    sources = {*places.models, *(Path(model["source"]) for model in staged)}
+    found.attached = {path: places.attached for path in sorted(sources) if attach.is_attached(path)}
     found.units = [name for name in OUR_FILES if "@" not in name and places.systemd / name in found.ours]
     for directory in places.own_directories:
         found.foreign += _strangers(directory, found.ours.keys(), mounts)
@@ -106,6 +121,12 @@ def carry_out(places: Places, listing: Listing) -> list[str]:
         systemctl("disable", "--now", "--quiet", *listing.units)
     for target in listing.staged:
         stay += [f"{target / name}" for name in staging.unstage(target, say=lambda line: None)]
+    for path in (path for path, goes in listing.attached.items() if goes):
+        try:
+            stay += [f"{path / name}" for name in attach.detach(path, say=lambda line: None)[1]]
+        except (RefusedError, OSError) as error:
+            # Checkpoints may lie on storage that this container can only read: all else goes nevertheless.
+            stay.append(f"{path}: {error}")
     for path in sorted(listing.ours, reverse=True):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

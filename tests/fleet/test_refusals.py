@@ -123,7 +123,7 @@ def test_disk_with_200_mb_left(fleet: Fleet) -> None:
     try:
         fleet.refused(
             "Nothing was touched. error disk-full: 0.19 GiB free for /opt/sglang",
-            "expected 1 GiB: 0.5 for the stack and 0.5 to spare. free space, enlarge the container's disk",
+            "expected 1 GiB: 0.5 for the stack and 0.5 to spare. Free space, enlarge the container's disk",
             **write_stack(fleet, "no-room", "roomy"),
         )
     finally:

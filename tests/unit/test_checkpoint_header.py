@@ -1,9 +1,13 @@
-"""parse_header against the safetensors library: the same verdict and the same tensors for any file."""
+"""parse_header against the safetensors library: the same verdict and the same tensors for any file.
+
+`make fuzz` gives every property FUZZ_CASES cases, new ones each time, and a second for each.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import tracemalloc
 from typing import Any
 
@@ -14,7 +18,10 @@ from hypothesis import strategies as st
 from make_safetensors import header_of, join, size_of
 from sglang_pve.shard import BITS, HEADER_LIMIT, CheckpointError, Header, parse_header
 
-SETTINGS = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CASES = int(os.environ.get("FUZZ_CASES", "0"))
+SETTINGS = settings(
+    max_examples=CASES or 400, deadline=1000 if CASES else None, suppress_health_check=[HealthCheck.too_slow]
+)
 DTYPES = sorted(BITS)
 
 

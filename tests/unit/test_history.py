@@ -161,3 +161,14 @@ def test_rollbacks_never_bounce(steps):
     if present is not None:
         with pytest.raises(history.HistoryError):
             history.rollback_target(entries, at(present))
+
+
+def test_a_waiver_is_kept_once_for_each_release_and_reason():
+    waiver = {"rule": "a-rule", "reason": "why", "releases": ["r1"]}
+    (entry,) = history.new_waivers([], [waiver])
+    assert entry == {"event": "waived", **waiver}
+    known = [{"schema": 1, "time": "2026-12-01T05:00:00Z", **entry}]
+    assert history.new_waivers(known, [waiver]) == []
+    others = [{**waiver, "releases": ["r2"]}, {**waiver, "reason": "another"}]
+    assert [one["event"] for one in history.new_waivers(known, others)] == ["waived", "waived"]
+    assert history.waivers([*known, {"event": "verified", "servers": {}}]) == {"r1": {"a-rule": "why"}}

@@ -33,7 +33,7 @@ def test_facts_of_this_machine(tmp_path: Path) -> None:
 
 def machine(tmp_path: Path, self_cgroup: str, files: dict[str, str], total_gib: int = 64) -> dict:
     """memory() of a machine with 60 GiB available and these control group files."""
-    proc, cgroup = tmp_path / "proc", tmp_path / "cgroup"
+    proc, cgroup = tmp_path / "proc", tmp_path / "sys/fs/cgroup"
     (proc / "self").mkdir(parents=True)
     kib = GIB // 1024
     (proc / "meminfo").write_text(f"MemTotal: {total_gib * kib} kB\nMemFree: 9 kB\nMemAvailable: {60 * kib} kB\n")
@@ -41,7 +41,7 @@ def machine(tmp_path: Path, self_cgroup: str, files: dict[str, str], total_gib: 
     for name, text in files.items():
         (cgroup / name).parent.mkdir(parents=True, exist_ok=True)
         (cgroup / name).write_text(text)
-    return host.memory(proc, cgroup)
+    return host.memory(tmp_path)
 
 
 def test_memory_without_a_limit(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_memory_limit_of_a_parent_group_v2(tmp_path: Path) -> None:
         "memory.max": f"{40 * GIB}\n",
         "memory.current": f"{30 * GIB}\n",
         # 12 GiB of files, of which 10 GiB lie in tmpfs and cannot be given back.
-        "memory.stat": f"anon {18 * GIB}\nfile {12 * GIB}\nshmem {10 * GIB}\n",
+        "memory.stat": f"file {12 * GIB}\nshmem {10 * GIB}\nactive_file {1 * GIB}\ninactive_file {1 * GIB}\n",
         "system.slice/x.service/memory.max": "max\n",
     }
     found = machine(tmp_path, "0::/system.slice/x.service\n", files)
@@ -72,14 +72,18 @@ def test_memory_limit_v1_and_its_word_for_none(tmp_path: Path) -> None:
         "memory/memory.limit_in_bytes": "9223372036854771712\n",
         "memory/lxc/memory.limit_in_bytes": f"{8 * GIB}\n",
         "memory/lxc/memory.usage_in_bytes": f"{7 * GIB}\n",
-        "memory/lxc/memory.stat": f"cache 0\ntotal_cache {5 * GIB}\ntotal_shmem {1 * GIB}\n",
+        "memory/lxc/memory.stat": f"active_file 0\ntotal_active_file {3 * GIB}\ntotal_inactive_file {1 * GIB}\n",
     }
     found = machine(tmp_path, "4:memory:/lxc\n1:name=systemd:/lxc\n0::/\n", files)
     assert (found["limit_bytes"], found["used_bytes"], found["available_bytes"]) == (8 * GIB, 3 * GIB, 5 * GIB)
 
 
 def test_memory_limit_that_is_shown_as_total(tmp_path: Path) -> None:
-    files = {"memory.max": f"{64 * GIB}", "memory.current": f"{2 * GIB}", "memory.stat": ""}
+    files = {
+        "memory.max": f"{64 * GIB}",
+        "memory.current": f"{2 * GIB}",
+        "memory.stat": "active_file 0\ninactive_file 0\n",
+    }
     assert machine(tmp_path, "0::/\n", files)["limit_bytes"] == 64 * GIB
 
 
@@ -246,3 +250,25 @@ def test_runs_on_the_containers_own_python() -> None:
         ["/usr/bin/python3", "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("c++ (Ubuntu 13.3.0-6ubuntu2~24.04) 13.3.0\nCopyright (C) 2023 Free Software Foundation, Inc.\n", "g++ 13.3"),
+        ("c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright (C) 2022 Free Software Foundation, Inc.\n", "g++ 12.2"),
+        ("clang version 18.1.3\nTarget: x86_64-pc-linux-gnu\n", "clang 18.1"),
+        ("", None),
+    ],
+)
+def test_the_compiler_is_asked_what_it_is(tmp_path, monkeypatch, said, name):
+    path = tmp_path / "c++"
+    path.write_text(f"#!/bin/sh\ncat <<'X'\n{said}X\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert host.compiler() == {"name": name, "path": str(path)}
+
+
+def test_no_compiler_is_said_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert host.compiler() == {"name": "none", "path": None}

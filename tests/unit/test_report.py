@@ -207,3 +207,35 @@ def test_what_is_taken_over_is_shown_with_what_takes_its_place():
     )
     assert "  stopped  " in stopped and "Nothing was touched" not in stopped
     assert "nothing was touched" in report.takeovers_text([], confirmed=True)
+
+
+def test_findings_are_shown_worst_first_and_what_was_not_checked_by_the_fact_that_is_missing():
+    def finding(id, level, seen="seen", **more):
+        return Finding(id, level, seen, "expected", "do it", **more)
+
+    shown = report.findings_table(
+        [
+            finding("n", "note"),
+            finding("x", "not checked", "not known: a"),
+            finding("w", "warning", where="ct-gpu0"),
+            finding("y", "not checked", "not known: a"),
+            finding("z", "not checked", "not known: b"),
+            finding("e", "error"),
+        ]
+    )
+    paragraph = "  seen      seen\n  expected  expected\n  do        do it"
+    assert shown == "\n".join(
+        [
+            f"ERROR e\n{paragraph}",
+            f"WARNING w (ct-gpu0)\n{paragraph}",
+            "NOT CHECKED 3\n  not known: a: x, y\n  not known: b: z\n  do        do it",
+            f"NOTE n\n{paragraph}",
+        ]
+    )
+    waived = report.waived_lines([(finding("e", "error"), "we know")])
+    assert waived == "WAIVED error e\n  seen      seen\n  reason    we know"
+    assert report.preflight_verdict([finding("e", "error"), finding("x", "not checked")], 1) == (
+        "no",
+        "1 error, 0 warnings, 1 not checked, 0 notes, 1 waived",
+    )
+    assert report.preflight_verdict([finding("w", "warning")], 0)[0] == "go"

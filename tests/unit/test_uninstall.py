@@ -1,9 +1,13 @@
 """What uninstall calls ours, and what it leaves, on real trees."""
 
+import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
+import attach_kit as kit
 import pytest
-from sglang_pve import uninstall
+from sglang_pve import attach, uninstall
 
 OURS = [
     "opt/sglang/releases/0123456789ab/manifest.json",
@@ -110,3 +114,63 @@ def test_an_interrupted_run_goes_on(places, monkeypatch):
 
 def test_an_account_that_has_another_home_is_not_ours():
     assert uninstall.look(uninstall.Places(user="root")).account == ""
+
+
+@pytest.fixture
+def models(tmp_path_factory):
+    """A whole model, a checkpoint that lost its head, and that head attached, in one directory."""
+    place = tmp_path_factory.mktemp("models é")
+    kit.lab.make(place / "official")
+    kit.lab.make(place / "lost", with_draft=False)
+    attach.attach(attach.plan(place / "lost", [place / "official"]), place / "lost-mtp", say=lambda line: None)
+    return place
+
+
+def with_models(places, *models):
+    return replace(places, models=models, attached=True)
+
+
+def test_a_directory_that_a_head_was_attached_in_goes_and_its_checkpoint_stays(places, models):
+    places, before = with_models(places, models / "lost-mtp", models / "official"), kit.snapshot(models / "lost")
+    listing = uninstall.look(places)
+    assert listing.as_dict()["attached"] == [{"path": str(models / "lost-mtp"), "lost_sources": [], "goes": True}]
+    assert uninstall.carry_out(places, listing) == []
+    assert sorted(path.name for path in models.iterdir()) == ["lost", "official"]
+    assert kit.snapshot(models / "lost") == before
+    assert uninstall.look(places).empty
+
+
+def test_an_attached_head_that_only_the_next_boots_staging_names_goes(places, models):
+    named = {"models": [{"source": str(models / "lost-mtp"), "target": str(models / "no copy")}]}
+    (places.prefix / "etc/sglang/models.json").write_text(json.dumps(named))
+    uninstall.carry_out(places, uninstall.look(with_models(places)))
+    assert not (models / "lost-mtp").exists()
+
+
+def test_an_attached_head_that_others_may_serve_stays_unless_it_is_asked_for(places, models):
+    places = replace(with_models(places, models / "lost-mtp"), attached=False)
+    before = kit.snapshot(models / "lost-mtp")
+    listing = uninstall.look(places)
+    assert listing.as_dict()["attached"] == [{"path": str(models / "lost-mtp"), "lost_sources": [], "goes": False}]
+    uninstall.carry_out(places, listing)
+    assert kit.snapshot(models / "lost-mtp") == before
+    assert uninstall.look(places).empty
+
+
+def test_a_head_whose_source_is_gone_is_told_and_a_foreign_file_beside_it_stays(places, models):
+    (models / "official").rename(models / "elsewhere")
+    (models / "lost-mtp/notes.txt").write_text("mine")
+    places = with_models(places, models / "lost-mtp")
+    listing = uninstall.look(places)
+    assert listing.as_dict()["attached"][0]["lost_sources"] == [str(models / "official")]
+    assert uninstall.carry_out(places, listing) == [str(models / "lost-mtp/notes.txt")]
+    assert sorted(path.name for path in (models / "lost-mtp").iterdir()) == [attach.MARKER, "notes.txt"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it gives a directory to another user")
+def test_a_place_that_belongs_to_somebody_else_is_named_and_all_else_goes(places, models):
+    os.chown(models, 54321, 54321)
+    places = with_models(places, models / "lost-mtp")
+    (left,) = uninstall.carry_out(places, uninstall.look(places))
+    assert left.startswith(f"{models / 'lost-mtp'}: ") and "54321" in left
+    assert files(places.prefix) == []

@@ -1,0 +1,253 @@
+"""Facts documents (shape.py) made from what was read of a container, its checkpoint, its stack and its plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .flags import FlagTable, split_argv
+from .lockfile import parse_lock
+from .shape import SCHEMA
+
+GIB = 1 << 30
+Document = dict[str, Any]
+Tables = Callable[[Any], "FlagTable | None"]
+LANE_CUDA = {"cu130": "13.0", "cu12": "12.9"}
+STACK_FIELDS = ("id", "name", "engine", "lane", "driver_min", "nvcc_min", "glibc_min", "glibc_max", "python")
+MODEL_FIELDS = (
+    *("path", "architecture", "vision", "max_context", "bytes", "quantization", "mtp", "shards", "tokenizer"),
+    "findings",
+)
+# Debian's and Ubuntu's first number for a person.
+FIRST_ORDINARY_UID = 1000
+# A stack that brings this package compiles with it.
+NVCC_PACKAGE = "nvidia-cuda-nvcc"
+_SECRET = re.compile(r"(?i)(key|token|password|secret|credentials?)$")
+
+
+def of_container(
+    state: Mapping[str, Any],
+    stack: Mapping[str, Any],
+    needs: Mapping[str, Any],
+    pve: Mapping[str, Any],
+    cuda_home: str,
+    staged: bool,
+) -> Document:
+    """The facts that the servers of a container share.
+
+    ``state`` is what fleet.read returned, ``stack`` a stack's metadata with its lock, ``needs``: {"stack_id",
+    "stack_disk_gib", "disk_free_min_gib", "server_memory_gib", "servers" (how many the container has, selected or not),
+    "staged_bytes" (of checkpoints to be copied into memory), "user" (who runs them)}. ``pve``: {"node", "container"} as
+    pve_container_info returned them, or empty; they win over what the container says.
+    """
+    seen = {"node": _node(state), "container": {**_container(state), **_account(state, needs)}}
+    return {
+        "schema": SCHEMA,
+        **{part: _over(seen[part], pve.get(part) or {}) for part in seen},
+        "stack": _stack(stack),
+        "toolkit": _toolkit(state, stack, cuda_home),
+        "history": _history(state, stack),
+        "needs": _needs(state, needs),
+        "model": {"staged": staged},
+    }
+
+
+def of_servers(base: Mapping[str, Any], servers: Iterable[Mapping[str, Any]], tables: Tables) -> list[Document]:
+    """One document for each group of servers that have plan, checkpoint and stack in common.
+
+    ``servers``: {"host", "plan" (of sglang_plan; empty where there is none), "model" (checkpoint_info's report), "gpu"
+    (of gpus.query; None where it is not seen, or lent to somebody whose use of it is no finding), "stack" (where it is
+    another than the container's)}. ``tables`` gives the flag table of an engine.
+    """
+    groups: dict[str, Document] = {}
+    for server in servers:
+        gpu = server["gpu"]
+        stack = server.get("stack") or base.get("stack", {})
+        plan = _plan(server["plan"], tables(stack.get("engine")), None if gpu is None else gpu["numa_node"])
+        own = {"stack": stack, "model": _over(base.get("model", {}), _model(server["model"]))}
+        own.update({"plan": plan} if plan else {})
+        document = groups.setdefault(json.dumps(own, sort_keys=True), {**base, **own, "servers": []})
+        document["servers"].append(server["host"])
+        if gpu:
+            document.setdefault("gpus", []).append(_gpu(gpu))
+    return [derived(document) for document in groups.values()]
+
+
+def derived(document: Mapping[str, Any]) -> Document:
+    """The document with the facts that follow from others, where it does not give them itself."""
+    target = _at(document, "history", "target", "engine")
+    stack = {**({"engine": target} if target else {}), **(document.get("stack") or {})}
+    gpus = [_with_cpus(gpu, document) for gpu in document.get("gpus") or []]
+    return {**document, **({"stack": stack} if stack else {}), **({"gpus": gpus} if gpus else {})}
+
+
+def _with_cpus(gpu: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A card with ``cpus_allowed``: whether the container may use a CPU of the card's NUMA node."""
+    near = _at(document, "node", "numa_cpus", str(gpu.get("numa_node")))
+    config = _at(document, "container", "config")
+    if near is None or not isinstance(config, Mapping) or "cpuset" not in config:
+        return gpu
+    allowed = config["cpuset"] is None or bool(cpu_numbers(near) & cpu_numbers(config["cpuset"]))
+    return {"cpus_allowed": allowed, **gpu}
+
+
+def cpu_numbers(text: str) -> set[int]:
+    """The numbers in a list of CPUs as the kernel writes it: ``0-3,8``. What is none is left out."""
+    found: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", str(text)):
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _at(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def options_of(argv: Sequence[str], table: FlagTable | None) -> dict[str, Any]:
+    """A command line as ``plan.options``: one name for each option, true for one without value."""
+    found: dict[str, Any] = {}
+    for name, values in split_argv(argv):
+        key = table.canonical(name) if table else name.lstrip("-")
+        found[key] = True if not values else values[0] if len(values) == 1 else values
+    return found
+
+
+def masked(document: Mapping[str, Any]) -> Document:
+    """The document without what may be a secret: to be kept in a file and shown to others."""
+    plan = dict(document.get("plan") or {})
+    for part in ("options", "environment"):
+        if part in plan:
+            plan[part] = {name: "***" if _SECRET.search(name) else value for name, value in plan[part].items()}
+    return {**document, **({"plan": plan} if plan else {})}
+
+
+def _over(seen: Mapping[str, Any], better: Mapping[str, Any]) -> Document:
+    """Two readings in one, mapping by mapping; where both know a fact, the second counts."""
+    merged = dict(seen)
+    for name, value in better.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _over(merged[name], value) if both else merged.get(name) if value is None else value
+    return merged
+
+
+def _node(state: Mapping[str, Any]) -> Document:
+    # nvidia-smi answers only while library and module agree, and then names the module's version.
+    driver = state["gpus"].get("driver")
+    return {"driver": driver} if driver else {}
+
+
+def _container(state: Mapping[str, Any]) -> Document:
+    host, gpus = state["host"], state["gpus"]
+    limits = [value for value in (host["memory"]["limit_bytes"], host["memory"]["total_bytes"]) if value]
+    failed = gpus["status"] != "ok"
+    return {
+        "status": "running",
+        "os": {
+            "id": host["os"]["id"],
+            "version_id": host["os"]["version"],
+            "glibc": host["glibc"],
+            "python": ".".join(host["python"].split(".")[:2]),
+        },
+        "gpu_error": gpus["status"] if failed else None,
+        "gpu_error_text": (gpus["message"] or gpus["status"]) if failed else None,
+        "memory_limit_gib": min(limits) / GIB,
+        "memory_used_gib": host["memory"]["used_bytes"] / GIB,
+        "disk_free_gib": host["disks"]["/opt/sglang"]["free_bytes"] / GIB,
+        "noexec": sorted(path for path, mount in host["mounts"].items() if "noexec" in mount.get("flags", [])),
+    }
+
+
+def _account(state: Mapping[str, Any], needs: Mapping[str, Any]) -> Document:
+    """The account that is to run the servers; one that is still to be made will be a system account."""
+    accounts, name = state["host"].get("accounts"), needs.get("user")
+    if not accounts or not name:
+        return {}
+    uid = accounts["uids"].get(name)
+    user = {
+        "name": name,
+        "system": uid is None or 0 < uid < FIRST_ORDINARY_UID,
+        **({} if uid is None else {"uid": uid}),
+    }
+    return {"remove_ipc": accounts["remove_ipc"], "service_user": user}
+
+
+def _stack(stack: Mapping[str, Any]) -> Document:
+    found = {name: stack[name] for name in STACK_FIELDS if stack.get(name) is not None}
+    if "driver_min" in found:
+        found["driver_min"] = str(found["driver_min"])
+    built = re.search(r"(?m)^torch==\S+\+cu(\d+)(\d)\b", stack.get("lock", ""))
+    cuda = f"{built[1]}.{built[2]}" if built else LANE_CUDA.get(str(stack.get("lane")))
+    return {**found, **({"torch_cuda": cuda} if cuda else {})}
+
+
+def _toolkit(state: Mapping[str, Any], stack: Mapping[str, Any], cuda_home: str) -> Document:
+    compiler = state["host"].get("compiler") or {}
+    found: Document = {"cuda_home": cuda_home, "compiler": compiler.get("name"), "compiler_path": compiler.get("path")}
+    locked = parse_lock(stack["lock"]) if stack.get("lock") else []
+    own = [package.version for package in locked if package.name == NVCC_PACKAGE]
+    if own:
+        return {**found, "source": "pip", "found": True, "nvcc": ".".join(own[0].split(".")[:2])}
+    if state.get("nvcc"):
+        return {**found, "source": "system", "found": True, "nvcc": state["nvcc"]}
+    # No answer of a compiler that nobody needs is no finding.
+    looked = "nvcc" in state and stack.get("nvcc_min")
+    return {**found, **({"found": False} if looked else {})}
+
+
+def _history(state: Mapping[str, Any], stack: Mapping[str, Any]) -> Document:
+    """Where servers run different engines, none of them is the present one."""
+    named = {seen.get("release") for seen in state["servers"].values()} - {None}
+    served = [state["releases"][name] for name in named if name in state["releases"]]
+    engines = {one["manifest"]["stack"]["engine"] for one in served if not one["error"]}
+    found: Document = {"target": {"engine": stack.get("engine")}}
+    if not named or len(engines) == 1:
+        found["current"] = {"engine": engines.pop() if engines else None}
+    return found
+
+
+def _needs(state: Mapping[str, Any], needs: Mapping[str, Any]) -> Document:
+    count, each, staged = int(needs["servers"]), float(needs["server_memory_gib"]), int(needs["staged_bytes"]) / GIB
+    stack = 0.0 if needs["stack_id"] in state["stacks"] else float(needs["stack_disk_gib"])
+    spare = float(needs["disk_free_min_gib"])
+    return {
+        "memory_gib": staged + count * each,
+        "staged_gib": staged,
+        "servers": count,
+        "server_memory_gib": each,
+        "disk_gib": stack + spare,
+        "stack_disk_gib": stack,
+        "disk_spare_gib": spare,
+    }
+
+
+def _model(report: Mapping[str, Any]) -> Document:
+    return {name: report[name] for name in MODEL_FIELDS if name in report}
+
+
+def _plan(plan: Mapping[str, Any], table: FlagTable | None, numa_node: int | None) -> Document:
+    """A plan that found errors has no command line, and what depends on it is not known."""
+    found: Document = {"findings": plan["findings"]} if "findings" in plan else {}
+    if not plan.get("argv"):
+        return found
+    options, environment = options_of(plan["argv"], table), dict(plan["env"])
+    # A server's unit adds one of these; the number differs from card to card.
+    if numa_node is None:
+        environment.setdefault("SGLANG_NUMA_BIND_V2", "0")
+    else:
+        options.setdefault("numa-node", "of the card")
+    return {**found, "profile": plan.get("profile"), "options": options, "environment": environment}
+
+
+def _gpu(gpu: Mapping[str, Any]) -> Document:
+    return {
+        "index": gpu["index"],
+        "uuid": gpu["uuid"],
+        "name": gpu["name"],
+        "compute_capability": gpu["compute_cap"],
+        "memory_mib": gpu["memory_total_mib"],
+        "numa_node": gpu["numa_node"],
+    }
