@@ -111,7 +111,7 @@ def judge_compilers(stack: dict[str, Any], compilers: dict[str, Any] | None) -> 
     if compilers is None or "nvcc_min" not in stack:
         return []
     found = [host_compiler.Compiler(**one) for one in compilers["found"]]
-    return host_compiler.judge(found, compilers["offers"], stack["compilers"])
+    return host_compiler.judge(found, compilers["offers"], stack["compilers"], compilers["headers"])
 
 
 def of_engine(stacks_dir: Path, p: dict[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ short_description: Make the directory that a stack's kernels are compiled with
 description:
   - Makes C(STACK/cuda), a tree of links to a CUDA toolkit, to headers and libraries of the stack's own packages and to
     a host compiler that builds the engine's kernels. The compiler is installed with apt where the container has none
-    that is known good. Nothing else in the container is changed, the toolkit least of all.
+    that is known good, and Python's headers where they lack. Nothing else in the container is changed, the toolkit
+    least of all.
   - C(STACK/cuda/manifest.json) says what was made. What is there and was not made by this module is never replaced.
   - In check mode nothing is written; a stack that is not installed yet counts as changed.
 options:
@@ -71,6 +72,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.sglang_pve import cuda_home, cuda_home_files, host_compiler
 from ansible.module_utils.sglang_pve.cuda_home_files import CudaHomeError
 from ansible.module_utils.sglang_pve.findings import Finding, errors
+from ansible.module_utils.sglang_pve.host_compiler import Choice
 from ansible.module_utils.sglang_pve.stack import MARKER
 
 
@@ -116,31 +118,31 @@ def absent(module: AnsibleModule, home: Path) -> dict[str, object]:
     return {"changed": changed, "findings": [], "diff": {"before": before, "after": "", "before_header": str(home)}}
 
 
+def provide(module: AnsibleModule, wanted: list[str], newest: int | None) -> tuple[Choice, bool]:
+    """Install what is wanted; the compiler to use then, and whether anything was installed."""
+    refusals = {package: host_compiler.install(package) for package in wanted}
+    choice = host_compiler.choose(host_compiler.find(), {**module.params["compilers"], "package": ""}, newest)
+    if choice.compiler is None or host_compiler.python_headers():
+        refused = [f"apt could not install {package}: {why}" for package, why in refusals.items() if why]
+        module.fail_json(msg="\n".join([*refused, *(finding.sentence() for finding in choice.findings)]))
+    return choice, not all(refusals.values())
+
+
 def present(module: AnsibleModule, home: Path) -> dict[str, object]:
-    stack, known = home.parent, module.params["compilers"]
-    packages = next(stack.glob("venv/lib/python3*/site-packages"), None)
-    if packages is None or not (stack / MARKER).is_file():
+    packages = next(home.parent.glob("venv/lib/python3*/site-packages"), None)
+    if packages is None or not (home.parent / MARKER).is_file():
         if not module.check_mode:
-            module.fail_json(
-                msg=f"{stack} holds no installed stack; expected {stack / MARKER}. Install the stack first."
-            )
+            module.fail_json(msg=f"{home.parent} has no {MARKER}, so no stack is installed there. Install it first.")
         return {"changed": True, "findings": []}
     overlay = cuda_home.design(packages, Path(module.params["toolkit"]))
-    newest = cuda_home.newest_gcc(overlay)
-    choice = host_compiler.choose(host_compiler.find(), known, newest)
-    if choice.package and not errors(overlay.findings):
+    newest, changed = cuda_home.newest_gcc(overlay), False
+    choice = host_compiler.choose(host_compiler.find(), module.params["compilers"], newest)
+    wanted = list(filter(None, [choice.package, host_compiler.python_headers()]))
+    if wanted and not errors(overlay.findings):
         if module.check_mode:
-            findings = [finding.as_dict() for finding in overlay.findings]
-            return {
-                "changed": True,
-                "findings": findings,
-                "diff": {"prepared": f"install {choice.package}: {choice.why}\n"},
-            }
-        refused = host_compiler.install(choice.package)
-        choice = host_compiler.choose(host_compiler.find(), {**known, "package": ""}, newest)
-        if refused and choice.compiler is None:
-            sentence = choice.findings[0].sentence()
-            module.fail_json(msg=f"apt could not install {known['package']}: {refused}\n{sentence}")
+            findings = [finding.as_dict() for finding in (*overlay.findings, *choice.findings)]
+            return {"changed": True, "findings": findings, "diff": {"prepared": f"install {', '.join(wanted)}\n"}}
+        choice, changed = provide(module, wanted, newest)
     found = [*overlay.findings, *choice.findings]
     if errors(found) or choice.compiler is None:
         fail(module, found)
@@ -148,12 +150,11 @@ def present(module: AnsibleModule, home: Path) -> dict[str, object]:
         module.warn(finding.sentence())
     before = cuda_home_files.read_manifest(home)
     manifest = cuda_home_files.manifest_of(overlay, choice.compiler, choice.why)
-    changed = not cuda_home_files.is_made(home, manifest)
-    header = overlay.target("include/cuda.h")
-    if changed and not module.check_mode:
-        cuda_home_files.write(home, manifest, header)
+    differs = not cuda_home_files.is_made(home, manifest)
+    if differs and not module.check_mode:
+        cuda_home_files.write(home, manifest, overlay.target("include/cuda.h"))
     return {
-        "changed": changed,
+        "changed": changed or differs,
         "manifest": manifest,
         "findings": [finding.as_dict() for finding in found],
         "diff": {

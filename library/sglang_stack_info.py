@@ -34,7 +34,7 @@ options:
       nvcc: {description: Version of the toolkit's compiler; empty where there is none., type: str}
       glibc: {description: Version of the C library; empty where it is not known., type: str}
       os: {description: C(id) and C(version) of the distribution; empty where they are not known., type: dict}
-      compilers: {description: C(found) and C(offers); without it no host compiler is judged., type: dict}
+      compilers: {description: C(found), C(headers) and C(offers); without it no host compiler is judged., type: dict}
       wheels: {description: File names in the container's wheelhouse., type: list, elements: str, default: []}
       stacks: {description: Ids of the stacks that are installed., type: list, elements: str, default: []}
   stacks_dir:

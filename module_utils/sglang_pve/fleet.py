@@ -139,9 +139,10 @@ def read_wheels(wheelhouse: Path) -> list[str]:
 
 
 def read_compilers() -> dict[str, Any]:
-    """The container's host compilers, and which packages with one apt offers."""
-    found = [asdict(compiler) for compiler in host_compiler.find()]
-    return {"found": found, "offers": host_compiler.offered()}
+    """Host compilers, the package with Python's headers where those lack, and what apt offers of both."""
+    found, headers = [asdict(compiler) for compiler in host_compiler.find()], host_compiler.python_headers()
+    offers = host_compiler.offered([*host_compiler.PACKAGES, *filter(None, [headers])])
+    return {"found": found, "headers": headers, "offers": offers}
 
 
 def read(

@@ -1,8 +1,10 @@
-"""The C++ compilers of the container, and which of them builds the engine's own kernels."""
+"""The C++ compilers of the container, which of them builds the engine's own kernels, and Python's headers."""
 
 from __future__ import annotations
 
 import re
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,15 +54,15 @@ def find(directory: Path = Path("/usr/bin"), run: Runner = command.run) -> list[
     return found
 
 
-def offered(run: Runner = command.run) -> list[str]:
-    """Which of PACKAGES apt could install, as far as its lists say; none where it has no lists or is not there."""
+def offered(names: Sequence[str] = PACKAGES, run: Runner = command.run) -> list[str]:
+    """Which of ``names`` apt could install, as far as its lists say; none where it has no lists or is not there."""
     try:
-        output = run(["apt-cache", "policy", *PACKAGES], TIMEOUT_S)
+        output = run(["apt-cache", "policy", *names], TIMEOUT_S)
     except (MissingCommandError, HungCommandError):
         return []
     # A name that apt does not know counts as a pattern, so it may answer with other packages.
     named = re.findall(r"(?m)^(\S+):\n  Installed: .*\n  Candidate: \d", output.out)
-    return [name for name in named if name in PACKAGES]
+    return [name for name in named if name in names]
 
 
 def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | None = None) -> Choice:
@@ -93,20 +95,37 @@ def choose(found: Sequence[Compiler], known: Mapping[str, Any], newest: int | No
     return Choice(None, "", seen, [Finding("compiler-missing", "error", seen, expected, cure)])
 
 
-def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, Any]) -> list[Finding]:
-    """What preflight says of the container's compilers; ``offers`` are the packages that apt's lists name."""
+def judge(found: Sequence[Compiler], offers: Sequence[str], known: Mapping[str, Any], headers: str) -> list[Finding]:
+    """What preflight says: ``offers`` are the packages that apt's lists name, ``headers`` is of ``python_headers``."""
     choice = choose(found, known)
-    if not choice.package or choice.package in offers:
-        return list(choice.findings)
+    findings = list(choice.findings)
+    if choice.package:
+        none_offered = (
+            f"apt does not offer {choice.package}: give it a source that does, or install a good one yourself."
+        )
+        otherwise = [replace(one, cure=none_offered) for one in choose(found, {**known, "package": ""}).findings]
+        findings = _obtainable(findings[0], choice.package, offers, otherwise)
+    if headers:
+        expected, cure = "the headers that Triton compiles with", f"Nothing: {headers} is installed with the stack."
+        note = Finding("python-headers-to-install", "note", "no Python.h in the container", expected, cure)
+        missing = replace(
+            note, id="python-headers-missing", level="error", cure=f"apt does not offer {headers}: install it yourself."
+        )
+        findings += _obtainable(note, headers, offers, [missing])
+    return findings
+
+
+def _obtainable(note: Finding, package: str, offers: Sequence[str], otherwise: list[Finding]) -> list[Finding]:
     if offers:
-        without = choose(found, {**known, "package": ""}).findings
-        cure = f"apt does not offer {choice.package}: give it a source that does, or install a good one yourself."
-        return [replace(finding, cure=cure) for finding in without]
-    cure = f"Run apt-get update in the container, or install {choice.package} yourself."
-    return [
-        replace(note, id="compiler-not-known", level="not checked", seen=f"{note.seen}; apt has no lists", cure=cure)
-        for note in choice.findings
-    ]
+        return [note] if package in offers else otherwise
+    cure = f"Run apt-get update in the container, or install {package} yourself."
+    return [replace(note, level="not checked", seen=f"{note.seen}; apt has no lists", cure=cure)]
+
+
+def python_headers() -> str:
+    """The package with the headers of this Python, which Triton compiles its launchers with; empty: they are there."""
+    there = Path(sysconfig.get_path("include"), "Python.h").is_file()
+    return "" if there else f"libpython{sys.version_info[0]}.{sys.version_info[1]}-dev"
 
 
 def _major(one: Compiler) -> int:
@@ -126,7 +145,7 @@ def install(package: str, run: Runner = command.run) -> str:
         if fresh:
             _apt(["update"], run)
         # Never a name that apt does not know: it would take it for a pattern, and clang-11 matches g++-11.
-        if package in offered(run):
+        if package in offered([package], run):
             refused = _apt(["install", "-y", "--no-install-recommends", package], run)
             if not refused:
                 break

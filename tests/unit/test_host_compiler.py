@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from sglang_pve.command import Output
-from sglang_pve.host_compiler import Compiler, choose, find, install, judge, offered
+from sglang_pve.host_compiler import Compiler, choose, find, install, judge, offered, python_headers
 
 from tests.unit import cuda_kit
 
@@ -58,15 +58,35 @@ def test_known_good_comes_first_and_known_bad_never(
     ("offers", "findings"),
     [
         (["g++", "g++-11"], [("compiler-to-install", "note")]),
-        ([], [("compiler-not-known", "not checked")]),
+        ([], [("compiler-to-install", "not checked")]),
         (["g++", "g++-12"], [("compiler-missing", "error")]),
     ],
 )
 def test_preflight_says_whether_a_good_one_can_be_had(offers: list[str], findings: list[tuple[str, str]]) -> None:
-    found = judge(compilers("12.2.0"), offers, KNOWN)
+    found = judge(compilers("12.2.0"), offers, KNOWN, "")
     assert [(finding.id, finding.level) for finding in found] == findings
     assert "12.2.0" in found[0].seen and found[0].expected == "g++ 11.3 or 13.3"
-    assert judge(compilers("11.3.0"), offers, KNOWN) == []
+    assert judge(compilers("11.3.0"), offers, KNOWN, "") == []
+
+
+@pytest.mark.parametrize(
+    ("offers", "finding"),
+    [
+        (["libpython3.11-dev"], ("python-headers-to-install", "note")),
+        ([], ("python-headers-to-install", "not checked")),
+        (["g++"], ("python-headers-missing", "error")),
+    ],
+)
+def test_preflight_says_whether_pythons_headers_can_be_had(offers: list[str], finding: tuple[str, str]) -> None:
+    found = judge(compilers("11.3.0"), offers, KNOWN, "libpython3.11-dev")
+    assert [(one.id, one.level) for one in found] == [finding]
+
+
+def test_pythons_headers_are_looked_for_where_triton_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Python.h").touch()
+    for place, package in ((tmp_path, ""), (tmp_path / "none", f"libpython3.{sys.version_info[1]}-dev")):
+        monkeypatch.setattr("sysconfig.get_path", lambda name, place=place: str(place))
+        assert python_headers() == package
 
 
 def test_compilers_are_found_with_their_versions(tmp_path: Path) -> None:
@@ -107,8 +127,8 @@ g++-13:
 
 
 def test_apt_offers_what_it_has_a_candidate_for() -> None:
-    assert offered(lambda argv, timeout_s: Output(0, POLICY, "")) == ["g++", "g++-11"]
-    assert offered(lambda argv, timeout_s: Output(0, "", "")) == []
+    assert offered(run=lambda argv, timeout_s: Output(0, POLICY, "")) == ["g++", "g++-11"]
+    assert offered(run=lambda argv, timeout_s: Output(0, "", "")) == []
 
 
 class Apt:
@@ -155,7 +175,7 @@ def test_every_stack_gets_the_package_of_the_distribution() -> None:
     assert info.known_compilers(stack, {"id": "arch", "version": None})["package"] == ""
     assert info.known_compilers({}, {"id": "debian", "version": "12"}) == NOTHING
     stack["compilers"] = KNOWN
-    there = {"found": [vars(one) for one in compilers("12.2.0")], "offers": ["g++"]}
+    there = {"found": [vars(one) for one in compilers("12.2.0")], "offers": ["g++"], "headers": ""}
     assert [finding.id for finding in info.judge_compilers(stack, there)] == ["compiler-missing"]
     assert info.judge_compilers({}, there) == info.judge_compilers(stack, None) == []
 
@@ -171,11 +191,11 @@ def run_module(*words: str, stack: Path, **arguments: object) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.skipif(not find(), reason="this machine has no g++, with which the stub is linked")
+@pytest.mark.skipif(not find() or python_headers() != "", reason="here the module would install g++ or Python.h")
 def test_the_module_shows_makes_keeps_and_removes(tmp_path: Path) -> None:
     stack = tmp_path / "stack"
     stack.mkdir()
-    assert "CHANGED" in run_module("--check", stack=stack) and "holds no installed stack" in run_module(stack=stack)
+    assert "CHANGED" in run_module("--check", stack=stack) and "no stack is installed there" in run_module(stack=stack)
     packages = cuda_kit.installed(stack)
     cuda_kit.pip_13(packages)
     # Whatever g++ this machine has counts as known good, so that nothing is installed.
