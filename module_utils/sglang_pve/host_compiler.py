@@ -20,6 +20,9 @@ APT_TIMEOUT_S = 900.0
 PACKAGES = ("g++", *(f"g++-{major}" for major in range(9, 16)))
 
 
+_NO_CACHE = ("-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
+
+
 @dataclass(frozen=True)
 class Compiler:
     """A g++ with its gcc; ``version`` is "11.3.0"."""
@@ -57,7 +60,8 @@ def find(directory: Path = Path("/usr/bin"), run: Runner = command.run) -> list[
 def offered(names: Sequence[str] = PACKAGES, run: Runner = command.run) -> list[str]:
     """Which of ``names`` apt could install, as far as its lists say; none where it has no lists or is not there."""
     try:
-        output = run(["apt-cache", "policy", *names], TIMEOUT_S)
+        # Without its caches apt only reads: a preflight changes nothing.
+        output = run(["apt-cache", *_NO_CACHE, "policy", *names], TIMEOUT_S)
     except (MissingCommandError, HungCommandError):
         return []
     # A name that apt does not know counts as a pattern, so it may answer with other packages.
