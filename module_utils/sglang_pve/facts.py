@@ -18,6 +18,7 @@ LANE_CUDA = {"cu130": "13.0", "cu12": "12.9"}
 STACK_FIELDS = ("id", "name", "engine", "lane", "driver_min", "nvcc_min", "glibc_min", "glibc_max", "python")
 MODEL_FIELDS = (
     *("path", "architecture", "vision", "max_context", "bytes", "quantization", "mtp", "shards", "tokenizer"),
+    "config",
     "findings",
 )
 # Debian's and Ubuntu's first number for a person.

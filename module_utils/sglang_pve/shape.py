@@ -123,6 +123,8 @@ SHAPE: dict[str, tuple[str, str]] = {
     "model.vision": ("flag", "whether it has a vision part"),
     "model.max_context": ("number", "tokens"),
     "model.bytes": ("number", "of all tensors"),
+    "model.config": ("any", "its config.json, which a plan is made from"),
+    "model.config.*": ("any", "whatever it says"),
     "model.staged": ("flag", "whether it is served from a copy in memory"),
     "model.quantization": ("any?", "the quantizer's description; null: not quantized"),
     "model.quantization.*": ("any", "whatever else it says"),
