@@ -8,10 +8,10 @@ DOCUMENTATION = r"""
 module: pve_passthrough
 short_description: Write the entries that pass a node's GPUs to a container
 description:
-  - Runs as root on the Proxmox VE node. Edits C(/etc/pve/lxc/VMID.conf) under Proxmox VE's own lock, after a copy of it was
-    kept. Entries of other devices, comments and snapshots stay as they are.
-  - Entries of the other style for the same devices are replaced. Says whether the container must be restarted, and restarts
-    it only when asked.
+  - Runs as root on the Proxmox VE node. Edits C(/etc/pve/lxc/VMID.conf) under Proxmox VE's own lock, after a copy of
+    it was kept. Entries of other devices, comments and snapshots stay as they are.
+  - Entries of the other style for the same devices are replaced. Says whether the container must be restarted, and
+    restarts it only when asked.
 options:
   vmid:
     description: Number of the container.

@@ -149,8 +149,8 @@ _ADVICE = {
     "the container, then restart the container",
     "no-devices": "nvidia-smi runs and shows no device; pass /dev/nvidia0 and its siblings to the container",
     "lost": "look at `dmesg` on the node for Xid lines; the card comes back with a restart of the node",
-    "unknown-error": "in a container that worked its device rules were lost, as after a daemon-reload on the node: restart "
-    "the container; else look at `dmesg` on the node",
+    "unknown-error": "in a container that worked its device rules were lost, as after a daemon-reload on the node: "
+    "restart the container; else look at `dmesg` on the node",
     "error": "look at `dmesg` on the node for NVRM and Xid lines",
 }
 # Words of nvidia-smi -> status; it prints some on stdout and some on stderr.

@@ -24,13 +24,12 @@ def choose(nodes: Sequence[Mapping[str, Any]], cards: Sequence[int]) -> list[Map
     ``cards`` are the numbers N of /dev/nvidiaN; all where empty. Raises PassthroughError for one that is not there.
     """
     paths = {node["path"] for node in nodes}
-    missing = [
-        path for path in (*(f"/dev/nvidia{n}" for n in cards), "/dev/nvidiactl", "/dev/nvidia-uvm") if path not in paths
-    ]
+    needed = [*(f"/dev/nvidia{number}" for number in cards), "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    missing = [path for path in needed if path not in paths]
     if missing:
         raise PassthroughError(
-            f"the node has no {', '.join(missing)}, but {', '.join(sorted(paths)) or 'no device of the driver'}; expected the"
-            " driver loaded with nvidia-uvm. Run nvidia-modprobe -u -c=0 there, or correct the list of cards."
+            f"the node has no {', '.join(missing)}, but {', '.join(sorted(paths)) or 'no device of the driver'};"
+            " expected the driver loaded with nvidia-uvm. Run nvidia-modprobe -u -c=0 there, or correct the list of cards."
         )
 
     def wanted(path: str) -> bool:
@@ -57,13 +56,13 @@ def edit(text: str, devices: Sequence[Mapping[str, Any]], style: str, mode: str)
     config = pve_config.parse(text)
     if config.get("lock"):
         raise PassthroughError(
-            f"the configuration has the lock {config.get('lock')}; expected none. Wait for the backup or snapshot to end;"
-            " where nothing goes on, pct unlock on the node."
+            f"the configuration has the lock {config.get('lock')}; expected none. Wait for the backup or snapshot to"
+            " end; where nothing goes on, pct unlock on the node."
         )
     if config.pending:
         raise PassthroughError(
-            f"changes of {', '.join(name for name, _ in config.pending)} wait for a restart; expected none, since they would"
-            " win over this edit. Restart the container, or revert them in the web interface."
+            f"changes of {', '.join(name for name, _ in config.pending)} wait for a restart; expected none, since they"
+            " would win over this edit. Restart the container, or revert them in the web interface."
         )
     ending = "\r\n" if "\r\n" in text else "\n"
     lines = text.splitlines()
@@ -96,9 +95,7 @@ def _as_devices(lines: list[str], devices: Sequence[Mapping[str, Any]], mode: st
         if device["path"] not in have:
             number_free = next(free, None)
             if number_free is None:
-                raise PassthroughError(
-                    "no devN number is free; expected one of dev0 to dev255. Remove entries that are not needed."
-                )
+                raise PassthroughError("no devN number of dev0 to dev255 is free; remove entries that are not needed")
             kept = _insert(kept, f"dev{number_free}: {device['path']},mode={mode}")
     return kept
 
@@ -116,13 +113,10 @@ def _as_raw(lines: list[str], devices: Sequence[Mapping[str, Any]]) -> list[str]
             whole = entry["type"] in "ac" and entry["minor"] == "*" and "rw" in entry["access"]
             allowed |= {entry["major"]} if whole else set()
         kept.append(line)
-    for major in dict.fromkeys(device["major"] for device in devices):
-        if not allowed & {major, "*"}:
-            kept.append(f"lxc.cgroup2.devices.allow: c {major}:* rwm")
-    for device in devices:
-        if device["path"] not in have:
-            kept.append(f"lxc.mount.entry: {device['path']} {device['path'][1:]} none {MOUNT_OPTIONS}")
-    return kept
+    majors = dict.fromkeys(device["major"] for device in devices)
+    kept += [f"lxc.cgroup2.devices.allow: c {major}:* rwm" for major in majors if not allowed & {major, "*"}]
+    mounted = [device["path"] for device in devices if device["path"] not in have]
+    return kept + [f"lxc.mount.entry: {path} {path[1:]} none {MOUNT_OPTIONS}" for path in mounted]
 
 
 def _mounts(name: str, value: str) -> set[str]:
