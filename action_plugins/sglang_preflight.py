@@ -42,7 +42,7 @@ class ActionModule(ActionBase):
     @staticmethod
     def _unread(note):
         expected = "what the node knows of its driver and of the container"
-        cure = "Reach the node as root (ansible_user, or ansible_become on the node), or set sglang_api_url (docs/proxmox.md)."
+        cure = "Reach the node as root (ansible_user or ansible_become there), or set sglang_api_url (docs/proxmox.md)."
         return findings.Finding("node-unread", "not checked", note, expected, cure)
 
     @staticmethod

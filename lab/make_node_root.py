@@ -27,7 +27,7 @@ def files(vmid: str, devices: list[str]) -> dict[str, str]:
             "Character devices:\n  1 mem\n  1 nvidia\n  1 nvidia-uvm\n  5 /dev/tty\n\nBlock devices:\n  8 sd\n"
         ),
         "proc/driver/nvidia/version": (
-            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}  Release Build  (lab)\nGCC version:  gcc\n"
+            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}  Release Build  (lab)\n"
         ),
         "sys/module/apparmor/parameters/enabled": "Y\n",
     }

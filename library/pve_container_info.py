@@ -9,7 +9,8 @@ module: pve_container_info
 short_description: Read a node's driver, cards and one container's configuration
 description:
   - Runs on the Proxmox VE node, over the login that is there anyway (C(delegate_to)). Or anywhere, with O(api_url)
-    and a token. The API tells Proxmox VE's version, kernel, memory and the container's configuration, nothing of the driver.
+    and a token.
+  - The API tells Proxmox VE's version, kernel, memory and the container's configuration, and nothing of the driver.
   - Changes nothing and ends no process. What cannot be read is absent, and RV(notes) says why.
 options:
   vmid:

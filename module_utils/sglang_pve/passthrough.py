@@ -29,7 +29,7 @@ def choose(nodes: Sequence[Mapping[str, Any]], cards: Sequence[int]) -> list[Map
     if missing:
         raise PassthroughError(
             f"the node has no {', '.join(missing)}, but {', '.join(sorted(paths)) or 'no device of the driver'};"
-            " expected the driver loaded with nvidia-uvm. Run nvidia-modprobe -u -c=0 there, or correct the list of cards."
+            " expected the driver loaded with nvidia-uvm. Run nvidia-modprobe -u -c=0 there, or correct the cards."
         )
 
     def wanted(path: str) -> bool:

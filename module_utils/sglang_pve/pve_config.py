@@ -98,8 +98,12 @@ def facts(config: Config) -> dict[str, Any]:
         "allow": [found for value in config.all(*_ALLOW_KEYS) if (found := allowed(value))],
         "mounts": mounts(config),
         "snapshots": list(config.snapshots),
-        "tags": [tag for tag in re.split(r"[;,\s]+", config.get("tags") or "") if tag],
+        "tags": tags(config.get("tags") or ""),
     }
+
+
+def tags(text: str) -> list[str]:
+    return [tag for tag in re.split(r"[;,\s]+", text) if tag]
 
 
 def options(value: str) -> tuple[str | None, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Stand-in for Proxmox VE's `pct`, over real LXC tools: exec, status, config, push, pull, start, stop, reboot and list."""
+"""Stand-in for Proxmox VE's `pct`, over real LXC tools. COMMANDS lists what it knows."""
 
 from __future__ import annotations
 
