@@ -159,6 +159,7 @@ def _container(state: Mapping[str, Any]) -> Document:
         "memory_used_gib": host["memory"]["used_bytes"] / GIB,
         "disk_free_gib": host["disks"]["/opt/sglang"]["free_bytes"] / GIB,
         "noexec": sorted(path for path, mount in host["mounts"].items() if "noexec" in mount.get("flags", [])),
+        **{name: host[name] for name in ("device_nodes", "libraries") if name in host},
     }
 
 
@@ -251,4 +252,5 @@ def _gpu(gpu: Mapping[str, Any]) -> Document:
         "compute_capability": gpu["compute_cap"],
         "memory_mib": gpu["memory_total_mib"],
         "numa_node": gpu["numa_node"],
+        **{name: gpu[name] for name in ("mig", "ecc") if name in gpu},
     }

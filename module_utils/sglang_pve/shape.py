@@ -99,7 +99,10 @@ SHAPE: dict[str, tuple[str, str]] = {
     "container.device_nodes[].mode": ("text", "its permissions, such as 0666"),
     "container.libraries.libcuda": ("version", "driver version of libcuda.so.1"),
     "container.libraries.libnvidia_ml": ("version", "driver version of libnvidia-ml.so.1"),
-    "container.gpu_error": ("text?", "nvidia-smi there: absent, hung, mismatch, no-devices or error; null: it answers"),
+    "container.gpu_error": (
+        "text?",
+        "nvidia-smi there: absent, hung, mismatch, no-devices, lost, unknown-error or error; null: it answers",
+    ),
     "container.gpu_error_text": ("text?", "what it said"),
     "container.memory_limit_gib": ("number", "main memory that it may use"),
     "container.memory_used_gib": ("number", "of it in use, tmpfs too, page cache not"),
