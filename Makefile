@@ -86,6 +86,9 @@ bench-status: setup ## Time status.yml on the lab's eight servers
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
 
+bench-plan: setup ## The planner's pools and estimates against what the real engine said
+	$(BIN)/python tests/bench/plan.py
+
 bench-stage: setup ## Staging 4 GiB into memory beside copying and hashing the same files
 	$(BIN)/python tests/bench/stage.py
 
@@ -117,4 +120,4 @@ lock-dev: setup ## Resolve requirements/dev.in and hub.in again
 	for name in dev hub; do $(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate requirements/$$name.in -o requirements/$$name.txt || exit; done
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging test-kernels test-stack bench-converge bench-status bench-transport bench-stack bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging test-kernels test-stack bench-converge bench-status bench-transport bench-stack bench-plan bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
