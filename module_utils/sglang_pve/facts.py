@@ -19,6 +19,7 @@ LANE_CUDA = {"cu130": "13.0", "cu12": "12.9"}
 STACK_FIELDS = ("id", "name", "engine", "lane", "driver_min", "nvcc_min", "glibc_min", "glibc_max", "python")
 MODEL_FIELDS = (
     *("path", "architecture", "vision", "max_context", "bytes", "quantization", "mtp", "shards", "tokenizer"),
+    "config",
     "findings",
 )
 # Debian's and Ubuntu's first number for a person.
@@ -159,6 +160,7 @@ def _container(state: Mapping[str, Any]) -> Document:
         "memory_used_gib": host["memory"]["used_bytes"] / GIB,
         "disk_free_gib": host["disks"]["/opt/sglang"]["free_bytes"] / GIB,
         "noexec": sorted(path for path, mount in host["mounts"].items() if "noexec" in mount.get("flags", [])),
+        **{name: host[name] for name in ("device_nodes", "libraries") if name in host},
     }
 
 
@@ -263,4 +265,5 @@ def _gpu(gpu: Mapping[str, Any]) -> Document:
         "compute_capability": gpu["compute_cap"],
         "memory_mib": gpu["memory_total_mib"],
         "numa_node": gpu["numa_node"],
+        **{name: gpu[name] for name in ("mig", "ecc") if name in gpu},
     }

@@ -31,9 +31,12 @@ class Container:
         self.place = place
         self.caches = place / "cache/abc/sm120"
         self.running: list[subprocess.Popen[bytes]] = []
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+        loader = jinja2.FileSystemLoader(ROOT / "templates/release")
+        environment = jinja2.Environment(
+            loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+        )
         environment.filters["quote"] = lambda value: shlex.quote(str(value))
-        text = environment.from_string((ROOT / "templates/release/run.j2").read_text()).render(
+        text = environment.get_template("run.j2").render(
             sglang_model_stage=False,
             _plan_stack_root=str(place / "stack"),
             _plan_cuda_home=str(place / "cuda"),
