@@ -10,6 +10,7 @@ short_description: Wait until a server is ready, and prove it by an answer and b
 description:
   - Passes when the unit runs the wanted release, C(/health) answers, a question with a known answer is answered, and
     the pools that the server reports are those that were planned.
+  - Warns when the server's metrics say that drafts are accepted less than 1.2 tokens a step.
   - Gives up at once when the unit failed or restarts, and after O(timeout) otherwise.
 options:
   index:
@@ -78,7 +79,8 @@ journal:
 import time
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import fleet, gate, host, server
+from ansible.module_utils.common.warnings import warn
+from ansible.module_utils.sglang_pve import drafting, fleet, gate, host, server
 
 
 class Unit:
@@ -115,6 +117,9 @@ def prove(wanted, item):
     gate.wait_until_ready(not_ready, unit.gone, time.monotonic() + wanted["timeout"])
     gate.ask(base, wanted["question"], wanted["answer"], wanted["model"])
     pools = gate.read_pools(base)
+    # The questions above were the warm-up. A server that only drafts in vain serves, so this does not stop it.
+    for finding in drafting.judge(drafting.accept_length(base)):
+        warn(finding.sentence())
     gate.compare_pools(pools, wanted["pools"])
     gone = unit.gone()
     if gone:
