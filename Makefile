@@ -114,8 +114,8 @@ docs: setup ## Write the roles' READMEs, docs/rules.md and docs/facts.md from wh
 	$(BIN)/python docs/roles.py
 	$(BIN)/python docs/rules.py
 
-lock-dev: setup ## Resolve requirements/dev.in again
-	$(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  requirements/dev.in -o requirements/dev.txt
+lock-dev: setup ## Resolve requirements/dev.in and hub.in again
+	for name in dev hub; do $(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate requirements/$$name.in -o requirements/$$name.txt || exit; done
 
 .PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-faults test-transport test-staging bench-converge bench-status bench-rollback bench-rollout bench-transport bench-stack bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev

@@ -120,6 +120,7 @@ class MemoryFlags:
     state_dtype: str
     kv_dtype: str
     graph_limit: int
+    mixed_chunk: bool
 
     @classmethod
     def read(cls, flags: Mapping[str, Any], geometry: Geometry) -> MemoryFlags:
@@ -153,6 +154,8 @@ class MemoryFlags:
             state_dtype=str(flags.get("mamba-ssm-dtype") or geometry.state_dtype),
             kv_dtype=str(flags.get("kv-cache-dtype") or "auto"),
             graph_limit=0 if flags.get("disable-cuda-graph") else number("cuda-graph-max-bs") or 256,
+            # With speculative decoding the engine turns it off (server_args.py:3286-3560).
+            mixed_chunk=bool(flags.get("enable-mixed-chunk")) and not draft,
         )
 
 
@@ -205,10 +208,15 @@ class Engine:
     version: str
     # flashinfer's 384 MiB (environ.py:364) and cuBLAS's: 0.49 to 0.51 between "Memory pool end" and "Capture begin".
     workspace_gib: float = 0.51
-    # CUDA graphs against tokens per step: 0.21 at 22, 0.25 at 37, 0.49 at 111, 0.94 at 219, 1.07 at 256; with four
-    # draft tokens 0.14, 0.64 and 0.97 at 4, 40 and 72 requests. This line is above all of them, by 0.24 at most.
+    # CUDA graphs against tokens per step: 0.21 at 22, 0.25 at 37, 0.49 at 111, 0.85 at 197, 0.94 at 219, 1.07 at 256,
+    # 1.23 at 307; with four draft tokens 0.14, 0.33, 0.64 and 0.97 at 4, 16, 40 and 72 requests. This line is above all
+    # of them, by 0.24 at most.
     graph_base_gib: float = 0.14
     graph_token_gib: float = 0.0037
+    # Blocks of the caching allocator around what a prefill chunk computes: 2.45 measured where its shapes give 2.34.
+    prefill_blocks: float = 1.06
+    # A draft's graphs against those of the target: with triton's attention 0.55 at 16 requests, with flashinfer's 0.36.
+    draft_graphs: float = 1.5
     # What a draft keeps beside its weights, tokens and graphs: 0.11 to 0.12.
     draft_rest_gib: float = 0.12
 
@@ -261,22 +269,24 @@ class Engine:
             weights = mtp_bytes / GIB
             # The draft loads its own embedding and head and gives them back: 5.53 for 0.79 of weights (measured).
             loading = weights + 2 * g.vocab * g.hidden * 2 / GIB + draft_kv
-            serving += weights + draft_kv + graphs + self.draft_rest_gib
+            serving += weights + draft_kv + graphs * self.draft_graphs + self.draft_rest_gib
         return Reserve(padding, self.workspace_gib, graphs, context, serving, loading, margin)
 
     def _prefill_gib(self, g: Geometry, flags: MemoryFlags, requests: int) -> float:
-        """Peak of one prefill chunk while all requests run. Computed from the layers' shapes, not measured.
+        """Peak of one prefill chunk while all requests run: 2.24 measured at 22 running, 2.45 at 197, 2.44 at 307.
 
         One MLP and one mixer layer at a time, in two bytes an element; summed, because the caching allocator's blocks
-        of one seldom fit the other. Sampling: float32 logits, their softmax and a sorted copy.
+        of one seldom fit the other. Sampling (float32 logits, their softmax and a sorted copy) comes after it and takes
+        the same blocks. Mixed with decoding, a chunk keeps both: 3.76 measured at 307.
         """
         mlp = 3 * g.hidden + 3 * g.intermediate
         full = (3 * g.heads + 2 * g.kv_heads) * g.head_dim
         keys, values = g.k_heads * g.k_dim, g.v_heads * g.v_dim
         # Projection, convolution and its split copies, six value-sized buffers, one chunk state per 64 tokens.
         linear = (2 * keys + 2 * values) + 2 * (2 * keys + values) + 6 * values + values * g.k_dim // 64
-        elements = flags.chunk * (mlp + max(full, linear))
-        return (elements * 2 + requests * max(flags.draft_tokens, 1) * g.vocab * 4 * 3) / GIB
+        chunk = flags.chunk * (mlp + max(full, linear)) * 2 / GIB * self.prefill_blocks
+        logits = requests * max(flags.draft_tokens, 1) * g.vocab * 4 / GIB
+        return chunk + 5 * logits if flags.mixed_chunk else max(chunk, 3 * logits)
 
 
 ENGINES = {"0.5.11": Engine("0.5.11")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,20 @@ def test_one_changed_byte_is_broken_and_a_purpose_makes_it_good(bare: Fleet, mod
     assert (code, ids(answer)) == (2, {"file-altered"})
     assert verify(bare, model, tmp_path, sglang_verify="structure")[0] == 0, "its structure is whole"
     assert verify(bare, model, tmp_path, sglang_accept_changes=True)[0] == 0
+
+
+def test_files_of_a_user_that_the_container_does_not_know_are_named(bare: Fleet, model: str, tmp_path: Path) -> None:
+    shard = bare.lab.rootfs / model.lstrip("/") / SHARD
+    owner = shard.stat().st_uid
+    # As a mount from the node has them: outside of an unprivileged container's ids, so not even its root may read.
+    os.chown(shard, 0, 0)
+    shard.chmod(0o600)
+    try:
+        code, answer, text = verify(bare, model, tmp_path)
+        assert (code, ids(answer)) == (2, {"unreadable-file"}), text
+        assert SHARD in text
+    finally:
+        os.chown(shard, owner, owner)
 
 
 def test_json_on_the_screen_stands_alone(bare: Fleet, model: str) -> None:
