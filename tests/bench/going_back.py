@@ -3,7 +3,7 @@
 usage: going_back.py rollback|rollout INVENTORY
 
 A server is down from its last completion until its next one: each is asked for one token ten times a second, from
-outside the container. A rollback is measured as it is and with sglang_rollback_fast.
+outside the container. The rollback is rollback.yml as it is; FAST=1 measures it with sglang_rollback_fast.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import time
 import urllib.request
 
 
-def inventory(place: str) -> list[str]:
+def bases(place: str) -> list[str]:
     """The base URL of every server."""
-    listing = subprocess.run(
-        ["ansible", "-i", place, "sglang", "-m", "debug", "-a", "msg={{ sglang_listen }}:{{ sglang_port }}"],
-        env={**os.environ, "ANSIBLE_CALLBACK_RESULT_FORMAT": "json", "ANSIBLE_NOCOLOR": "1"},
+    status = subprocess.run(
+        ["ansible-playbook", "-i", place, "playbooks/status.yml", "-e", "sglang_status_json=-"],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-    ).stdout
-    found = [line.split('"')[3] for line in listing.splitlines() if '"msg": "' in line]
-    return [f"http://{address}" for address in found]
+    )
+    return [f"http://{row['listen']}:{row['port']}" for row in json.loads(status.stdout)["servers"]]
 
 
 class Client(threading.Thread):
@@ -72,11 +70,11 @@ def main() -> None:
     play(place, "site")
     if what == "rollback":
         play(place, "site", **changed)
-    clients = [Client(base) for base in inventory(place)]
+    clients = [Client(base) for base in bases(place)]
     for client in clients:
         client.start()
     if what == "rollback":
-        seconds = play(place, "rollback", sglang_rollback_fast=True)
+        seconds = play(place, "rollback", sglang_rollback_fast=os.environ.get("FAST", "") == "1")
     else:
         seconds = play(place, "site", **changed)
     for client in clients:
