@@ -8,9 +8,9 @@ from fleet_kit import GPUS, NAMES, Fleet, wait
 pytestmark = pytest.mark.container
 
 
-def restart(fleet: Fleet) -> None:
-    for what in ("stop", "start"):
-        done = fleet.lab.pct(what, str(fleet.lab.vmid))
+def pct(fleet: Fleet, *what: str) -> None:
+    for word in what:
+        done = fleet.lab.pct(word, str(fleet.lab.vmid))
         assert done.returncode == 0, done.stderr
 
 
@@ -31,7 +31,7 @@ def staged(fleet: Fleet) -> float:
 
 
 def test_one_server_goes_first_after_a_boot(days: Fleet) -> None:
-    restart(days)
+    pct(days, "stop", "start")
     wait(lambda: all(map(days.healthy, GPUS)), "all serve again", 120)
     order = sorted(GPUS, key=lambda index: started(days, index))
     assert staged(days) <= started(days, order[0])
@@ -40,7 +40,7 @@ def test_one_server_goes_first_after_a_boot(days: Fleet) -> None:
 
 def test_broken_card_does_not_hold_the_others(days: Fleet) -> None:
     with days.fault("gpu0", stage="distributed", kind="exit"):
-        restart(days)
+        pct(days, "stop", "start")
         wait(lambda: days.healthy(1) and days.healthy(2), "the others serve", 120)
         wait(lambda: days.unit(0)["ActiveState"] == "failed", "its start limit ends it", 120)
         assert any("sm75" in text for text in days.status(1)["said"])
@@ -53,10 +53,13 @@ def test_restart_in_the_middle_of_a_rollback(days: Fleet) -> None:
     new = days.releases()["gpu0"]
     with days.started(playbook="rollback") as running:
         running.wait_for("PLAY [Rest]")
-        restart(days)
+        pct(days, "stop")
         assert running.tool.wait(300) != 0
+    pct(days, "start")
     wait(lambda: all(map(days.healthy, GPUS)), "all serve again", 120)
     assert set(days.releases().values()) <= {old, new}
     done = days.run("rollback")
     assert done.returncode == 0, done.stdout
     assert days.releases() == dict.fromkeys(NAMES, old)
+    # What the rollback left is freed by a deployment.
+    days.good_run()
