@@ -63,6 +63,15 @@ test-transport: packages ## The transport at its limits: many servers, big files
 test-staging: packages ## Staging in a deployed container: killed, cut short, restarted in the middle (tests/staging)
 	$(BIN)/pytest tests/staging
 
+test-kernels: setup ## Compile real kernels of the installed stack INSTALLED (a directory) for SM 12.0; needs no GPU
+	@test -f "$(INSTALLED)/stack.json" || { echo "INSTALLED=$(INSTALLED) is no installed stack; name one, such as /opt/sglang/stacks/ID"; exit 1; }
+	INSTALLED=$(INSTALLED) $(BIN)/pytest tests/kernels
+
+# The lab's container has the Python of this machine's distribution. Not part of `make test`: the wheels are 3.6 GiB.
+test-stack: CONTAINER_PYTHON = $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+test-stack: packages wheelhouse ## Install the real stack from WHEELHOUSE in a container, prove it, and break it five ways (molecule/stack)
+	WHEELHOUSE=$(abspath $(WHEELHOUSE)) molecule test -s stack
+
 # The summary of the unit tests comes last, so that whoever reads only the end knows that they ran.
 test: lint molecule unit ## Everything a change must pass
 
@@ -86,6 +95,9 @@ bench-status: setup ## Time status.yml on the lab's eight servers
 
 bench-transport: packages ## 40 calls over ssh, pct and community.proxmox's plugin in one run
 	$(BIN)/python tests/bench/transport.py
+
+bench-plan: setup ## The planner's pools and estimates against what the real engine said
+	$(BIN)/python tests/bench/plan.py
 
 bench-stage: setup ## Staging 4 GiB into memory beside copying and hashing the same files
 	$(BIN)/python tests/bench/stage.py
@@ -118,4 +130,4 @@ lock-dev: setup ## Resolve requirements/dev.in and hub.in again
 	for name in dev hub; do $(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate requirements/$$name.in -o requirements/$$name.txt || exit; done
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-faults test-transport test-staging bench-converge bench-status bench-rollback bench-rollout bench-transport bench-stack bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-faults test-transport test-staging test-kernels test-stack bench-converge bench-status bench-rollback bench-rollout bench-transport bench-stack bench-plan bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev

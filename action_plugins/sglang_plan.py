@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ PROJECT = Path(__file__).resolve().parent.parent
 # A controller-side plugin does not see the project's module_utils by itself.
 sys.path.insert(0, str(PROJECT / "module_utils"))
 
+from sglang_pve import estimate
 from sglang_pve.findings import Finding
-from sglang_pve.flags import FlagTable, FlagTableError
-from sglang_pve.plan import WORKLOAD_KEYS, resolve
+from sglang_pve.flags import FlagTable, FlagTableError, split_argv
+from sglang_pve.ladder import climb
+from sglang_pve.plan import WORKLOAD_KEYS, WORKLOAD_OPTIONS
 
 ARGUMENTS = {
     "profile": {"type": "str", "required": True},
@@ -29,7 +32,10 @@ ARGUMENTS = {
     "workload": {
         "type": "dict",
         "required": True,
-        "options": {key: {"type": "int", "required": True} for key in WORKLOAD_KEYS},
+        "options": {
+            **{key: {"type": "int", "required": True} for key in WORKLOAD_KEYS},
+            **{key: {"type": "int", "default": 0} for key in WORKLOAD_OPTIONS},
+        },
     },
     "model_path": {"type": "str", "required": True},
     "served_model_name": {"type": "str", "required": True},
@@ -65,7 +71,7 @@ class ActionModule(ActionBase):
         if not engine:
             raise AnsibleActionFail("stack has no 'engine'; expected a stack's metadata, which names its version")
         try:
-            profile = self._profile(args)
+            profiles = self._profiles(args)
         except UnknownProfileError as error:
             return self._answer(result, args, {"findings": [error.finding.as_dict()], "card": args["gpu"].get("card")})
         flags_dir = Path(args["flags_dir"] or PROJECT / "stacks" / "flags")
@@ -74,19 +80,30 @@ class ActionModule(ActionBase):
             table = FlagTable.read(flags_dir / f"sglang-{engine}.tsv", engine, renames)
         except FlagTableError as error:
             raise AnsibleActionFail(f"{error}. Choose a stack whose engine has a table there, or add one.") from error
-        plan = resolve(
-            profile=profile,
+        ladder = climb(
+            profiles[args["profile"]],
+            profiles,
             engine=engine,
             flag_table=table,
             overrides=args["flags"],
             env_overrides={**(args["stack"].get("environment") or {}), **args["env"]},
             **{name: args[name] for name in PASSED_ON},
         )
-        return self._answer(result, args, plan)
+        card = estimate.card_of(str(args["gpu"].get("name") or args["gpu"].get("card") or ""), self._cards())
+        for plan in ladder:
+            flags = {table.canonical(name): " ".join(values) or True for name, values in split_argv(plan["argv"])}
+            plan["estimate"] = estimate.of_plan(plan, flags, args["checkpoint"], args["workload"], card)
+        return self._answer(result, args, ladder[0], ladder)
 
     @staticmethod
-    def _answer(result: dict[str, Any], args: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-        result.update(changed=False, plan=plan)
+    def _cards() -> list[dict[str, Any]]:
+        return list(yaml.safe_load((PROJECT / "cards/known.yml").read_text(encoding="utf-8"))["cards"])
+
+    @staticmethod
+    def _answer(
+        result: dict[str, Any], args: dict[str, Any], plan: dict[str, Any], ladder: Sequence[dict[str, Any]] = ()
+    ) -> dict[str, Any]:
+        result.update(changed=False, plan=plan, ladder=list(ladder))
         if args["report"]:
             return result
         sentences = {level: [] for level in ("error", "warning", "not checked", "note")}
@@ -98,12 +115,14 @@ class ActionModule(ActionBase):
             result.update(failed=True, msg="\n".join([heading, *sentences["error"]]))
         return result
 
-    def _profile(self, args: dict[str, Any]) -> dict[str, Any]:
+    def _profiles(self, args: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Every profile, since one's ladder may lead to another."""
         directory = Path(args["profiles_dir"] or PROJECT / "profiles")
-        known = sorted(path.stem for path in directory.glob("*.yml"))
-        if args["profile"] not in known:
-            raise UnknownProfileError(args["profile"], directory, known)
-        profile = yaml.safe_load((directory / f"{args['profile']}.yml").read_text(encoding="utf-8"))
-        if not isinstance(profile, dict):
-            raise AnsibleActionFail(f"{directory / args['profile']}.yml holds {type(profile).__name__}, not a mapping")
-        return profile
+        files = {path.stem: path for path in sorted(directory.glob("*.yml"))}
+        if args["profile"] not in files:
+            raise UnknownProfileError(args["profile"], directory, list(files))
+        found = {name: yaml.safe_load(path.read_text(encoding="utf-8")) for name, path in files.items()}
+        for name, profile in found.items():
+            if not isinstance(profile, dict):
+                raise AnsibleActionFail(f"{files[name]} holds {type(profile).__name__}, not a mapping")
+        return found

@@ -26,6 +26,7 @@ class ActionModule(ActionBase):
         found = [findings.Finding(**item) for item in args.get("findings", [])]
         found += preflight.judge(state, args["servers"])
         found += preflight_foreign.judge(state, args["servers"], args.get("adopting", False))
+        found += [self._unread(note) for note in args.get("pve_notes") or []]
         base = facts.of_container(
             state, args["stack"], args["needs"], args.get("pve") or {}, args["cuda_home"], args["staged"]
         )
@@ -37,6 +38,12 @@ class ActionModule(ActionBase):
             "waive": args.get("waive") or {},
             "plannable": state["gpus"]["status"] == "ok" and not findings.errors(found),
         }
+
+    @staticmethod
+    def _unread(note):
+        expected = "what the node knows of its driver and of the container"
+        cure = "Reach the node as root (ansible_user or ansible_become there), or set sglang_api_url (docs/proxmox.md)."
+        return findings.Finding("node-unread", "not checked", note, expected, cure)
 
     @staticmethod
     def _card(state, server):

@@ -15,6 +15,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 # A controller-side plugin does not see the project's module_utils by itself.
 sys.path.insert(0, str(PROJECT / "module_utils"))
 
+from sglang_pve import host_compiler
 from sglang_pve.findings import Finding
 from sglang_pve.lane import AUTO, Choice, Place, choose, judge, why
 from sglang_pve.lockfile import LockError, stack_id
@@ -25,6 +26,8 @@ PLACE = {
     "driver": {"type": "str"},
     "nvcc": {"type": "str"},
     "glibc": {"type": "str"},
+    "os": {"type": "dict"},
+    "compilers": {"type": "dict"},
     "wheels": {"type": "list", "elements": "str", "default": []},
     "stacks": {"type": "list", "elements": "str", "default": []},
 }
@@ -55,7 +58,11 @@ class ActionModule(ActionBase):
         _, p = self.validate_argument_spec(argument_spec=ARGUMENTS)
         try:
             stack, choice = select(Path(p["stacks_dir"]), p)
-            findings = [finding.as_dict() for finding in choice.findings]
+            found = [*choice.findings]
+            if p["place"]:
+                stack["compilers"] = known_compilers(stack, p["place"]["os"] or {})
+                found += judge_compilers(stack, p["place"]["compilers"])
+            findings = [finding.as_dict() for finding in found]
             result.update(changed=False, stack=stack, reason=choice.reason, findings=findings)
             if p["place"]:
                 display.display(f"Stack {choice.reason}")
@@ -88,6 +95,23 @@ def select(stacks_dir: Path, p: dict[str, Any]) -> tuple[dict[str, Any], Choice]
         seen, cure = f"sglang_stack_lane: {p['lane']}", "Correct one of them, or leave sglang_stack_lane at auto."
         findings.append(Finding("lane-differs", "error", seen, f"{stack['lane']}, of {p['name']}", cure))
     return stack, Choice(p["name"], why(stack, place) + "; chosen by sglang_stack", findings)
+
+
+def known_compilers(stack: dict[str, Any], system: dict[str, Any]) -> dict[str, Any]:
+    """What is known of the stack's host compilers, and the package that gives this distribution a good one."""
+    rows = yaml.safe_load((PROJECT / "stacks/compilers.yml").read_text())["packages"]
+    packages = [
+        row["package"] for row in rows if (row["os"], row["version"]) == (system.get("id"), system.get("version"))
+    ]
+    return {"good": [], "bad": [], **stack.get("compilers", {}), "package": packages[0] if packages else ""}
+
+
+def judge_compilers(stack: dict[str, Any], compilers: dict[str, Any] | None) -> list[Finding]:
+    """Nothing of a stack that compiles no kernels, as one without ``nvcc_min`` does."""
+    if compilers is None or "nvcc_min" not in stack:
+        return []
+    found = [host_compiler.Compiler(**one) for one in compilers["found"]]
+    return host_compiler.judge(found, compilers["offers"], stack["compilers"], compilers["headers"])
 
 
 def of_engine(stacks_dir: Path, p: dict[str, Any]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ options:
     elements: path
     default: [/opt/sglang, /var/lib/sglang, /var/cache/sglang, /dev/shm, /tmp]
   cuda_home:
-    description: A CUDA toolkit whose compiler is asked for its version; none is asked by default.
+    description: A CUDA toolkit; it, the host compilers and apt are asked for versions. Nothing is asked by default.
     type: path
   wheelhouse:
     description: A directory whose wheels are listed; none is by default.
@@ -45,10 +45,11 @@ EXAMPLES = r"""
 RETURN = r"""
 state:
   description: >-
-    C(host), C(nvcc) (version), C(wheels) (file names), C(gpus), C(foreign) (SGLang servers and unit files of others,
-    and take-overs that were not finished), C(stacks), C(releases), C(servers) by name (C(gpu0)), C(lock) with a
-    sentence about who holds it, and C(history) with the line of verified states, where a rollback that was stopped
-    went (C(going_back)), all verified releases, the last entries, how many lines could not be read, and notes on it.
+    C(host), C(nvcc) (version), C(compilers) (found, and offered by apt), C(wheels) (file names), C(gpus), C(foreign)
+    (SGLang servers and unit files of others, and take-overs that were not finished), C(stacks), C(releases),
+    C(servers) by name (C(gpu0)), C(lock) with a sentence about who holds it, and C(history) with the line of verified
+    states, where a rollback that was stopped went (C(going_back)), all verified releases, the last entries, how many
+    lines could not be read, and notes on it.
   returned: always
   type: dict
 """

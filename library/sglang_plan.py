@@ -33,7 +33,8 @@ options:
     type: dict
     required: true
   gpu:
-    description: The card type; C(card) (its name in the plan) and C(memory_total_mib) are used.
+    description: The card type; C(card) (its name in the plan), C(memory_total_mib) and C(name) (of nvidia-smi, for
+      the estimate) are used.
     type: dict
     required: true
   workload:
@@ -61,6 +62,10 @@ options:
         description: Most requests that are sent at the same time.
         type: int
         required: true
+      shared_prefix_tokens:
+        description: Tokens at the start of every prompt that are the same. A radix cache keeps them once.
+        type: int
+        default: 0
   model_path:
     description: The checkpoint's directory in the container.
     type: str
@@ -137,6 +142,14 @@ plan:
     memory: {type: dict, description: "Where the card's memory goes, in GiB."}
     reasons: {type: list, elements: str, description: "Why the plan is as it is, one sentence each."}
     findings: {type: list, elements: dict, description: "What was found, worst first."}
+ladder:
+  description:
+    - The plan and those that a canary falls back to, in order. Each has all of RV(plan), C(id) (C(batch/2)),
+      C(differs) and C(estimate) (C(requests) that really run, C(tokens_per_s), null for an unknown card, and C(basis),
+      a sentence).
+  returned: when the profile exists
+  type: list
+  elements: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule

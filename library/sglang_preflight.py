@@ -32,6 +32,11 @@ options:
     description: C(node) and C(container) facts as the node gives them; what they say wins over what the container says.
     type: dict
     default: {}
+  pve_notes:
+    description: What could not be read on the node, and why.
+    type: list
+    elements: str
+    default: []
   cuda_home:
     description: CUDA toolkit in the container.
     type: path

@@ -33,6 +33,8 @@ options:
       driver: {description: Version of the driver; empty where it is not known., type: str}
       nvcc: {description: Version of the toolkit's compiler; empty where there is none., type: str}
       glibc: {description: Version of the C library; empty where it is not known., type: str}
+      os: {description: C(id) and C(version) of the distribution; empty where they are not known., type: dict}
+      compilers: {description: C(found), C(headers) and C(offers); without it no host compiler is judged., type: dict}
       wheels: {description: File names in the container's wheelhouse., type: list, elements: str, default: []}
       stacks: {description: Ids of the stacks that are installed., type: list, elements: str, default: []}
   stacks_dir:
@@ -83,7 +85,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 stack:
-  description: What C(stack.yml) says, and C(name), C(id), C(lock) (the text), C(wheels) (every requirement, uv too).
+  description: What C(stack.yml) says, and C(name), C(id), C(lock) (the text), C(wheels) (every requirement, uv
+    too). Its C(compilers) hold C(package) too, what gives the distribution of O(place) a good one.
   returned: success
   type: dict
 reason:

@@ -26,7 +26,8 @@ _ENTRY_POINTS = "[console_scripts]\nsglang = sglang.cli:main\n"
 
 def members(flags):
     """Every file of the wheel in order, by its name in it, RECORD last."""
-    files = {f"sglang/{file.name}": file.read_bytes() for file in sorted((HERE / "sglang").glob("*.py"))}
+    sources = sorted((HERE / "sglang").rglob("*.py"))
+    files = {str(file.relative_to(HERE)): file.read_bytes() for file in sources}
     files["sglang/flags.tsv"] = Path(flags).read_bytes()
     files[f"{_INFO}/METADATA"] = _METADATA.encode()
     files[f"{_INFO}/WHEEL"] = _WHEEL.encode()

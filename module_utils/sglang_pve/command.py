@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Callable
+from typing import Any, Callable
 
 # A process that the kernel holds (a driver that hangs) ignores SIGKILL; so long it may take to die before it is left.
 KILL_WAIT_S = 1.0
+# systemd.exec(5): PATH of a system service.
+SERVICE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,23 @@ def run(argv: Sequence[str], timeout_s: float) -> Output:
 
     Raises MissingCommandError and HungCommandError. A non-zero exit code is a result, no error.
     """
-    env = {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
+    return _run(argv, timeout_s, {**os.environ, "LC_ALL": "C", "TZ": "UTC"}, {})
+
+
+def run_as(user: str, argv: Sequence[str], timeout_s: float) -> Output:
+    """Run ``argv`` as systemd runs a service of ``user``: its ids, groups and variables, and nothing of the caller's.
+
+    Raises KeyError where there is no such user, and what ``run`` raises.
+    """
+    entry = pwd.getpwnam(user)
+    env = {"PATH": SERVICE_PATH, "LANG": "C.UTF-8", "HOME": entry.pw_dir, "SHELL": entry.pw_shell}
+    ids: dict[str, Any] = {"umask": 0o027, "cwd": "/"}
+    if entry.pw_uid != os.geteuid():
+        ids.update(user=entry.pw_uid, group=entry.pw_gid, extra_groups=os.getgrouplist(user, entry.pw_gid))
+    return _run(argv, timeout_s, {**env, "USER": user, "LOGNAME": user}, ids)
+
+
+def _run(argv: Sequence[str], timeout_s: float, env: Mapping[str, str], ids: Mapping[str, Any]) -> Output:
     try:
         process = subprocess.Popen(
             list(argv),
@@ -50,6 +69,7 @@ def run(argv: Sequence[str], timeout_s: float) -> Output:
             errors="replace",
             env=env,
             start_new_session=True,
+            **ids,
         )
     except (FileNotFoundError, PermissionError, NotADirectoryError) as exc:
         raise MissingCommandError(f"{argv[0]}: {exc.strerror}") from exc

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from . import host_compiler
 from .flags import FlagTable, split_argv
 from .lockfile import parse_lock
 from .shape import SCHEMA
@@ -18,6 +19,7 @@ LANE_CUDA = {"cu130": "13.0", "cu12": "12.9"}
 STACK_FIELDS = ("id", "name", "engine", "lane", "driver_min", "nvcc_min", "glibc_min", "glibc_max", "python")
 MODEL_FIELDS = (
     *("path", "architecture", "vision", "max_context", "bytes", "quantization", "mtp", "shards", "tokenizer"),
+    "config",
     "findings",
 )
 # Debian's and Ubuntu's first number for a person.
@@ -158,6 +160,7 @@ def _container(state: Mapping[str, Any]) -> Document:
         "memory_used_gib": host["memory"]["used_bytes"] / GIB,
         "disk_free_gib": host["disks"]["/opt/sglang"]["free_bytes"] / GIB,
         "noexec": sorted(path for path, mount in host["mounts"].items() if "noexec" in mount.get("flags", [])),
+        **{name: host[name] for name in ("device_nodes", "libraries") if name in host},
     }
 
 
@@ -185,8 +188,7 @@ def _stack(stack: Mapping[str, Any]) -> Document:
 
 
 def _toolkit(state: Mapping[str, Any], stack: Mapping[str, Any], cuda_home: str) -> Document:
-    compiler = state["host"].get("compiler") or {}
-    found: Document = {"cuda_home": cuda_home, "compiler": compiler.get("name"), "compiler_path": compiler.get("path")}
+    found: Document = {"cuda_home": cuda_home, **_compiler(state, stack)}
     locked = parse_lock(stack["lock"]) if stack.get("lock") else []
     own = [package.version for package in locked if package.name == NVCC_PACKAGE]
     if own:
@@ -196,6 +198,19 @@ def _toolkit(state: Mapping[str, Any], stack: Mapping[str, Any], cuda_home: str)
     # No answer of a compiler that nobody needs is no finding.
     looked = "nvcc" in state and stack.get("nvcc_min")
     return {**found, **({"found": False} if looked else {})}
+
+
+def _compiler(state: Mapping[str, Any], stack: Mapping[str, Any]) -> Document:
+    """The host compiler that a start script names, there or to be installed; else the container's default."""
+    compilers, known = state.get("compilers"), stack.get("compilers") or {}
+    if compilers and "package" in known:
+        choice = host_compiler.choose([host_compiler.Compiler(**one) for one in compilers["found"]], known)
+        if choice.compiler:
+            return {"compiler": f"g++ {choice.compiler.version}", "compiler_path": choice.compiler.cxx}
+        if choice.package:
+            return {"compiler": choice.package.replace("-", " "), "compiler_path": f"/usr/bin/{choice.package}"}
+    default = state["host"].get("compiler") or {}
+    return {"compiler": default.get("name"), "compiler_path": default.get("path")}
 
 
 def _history(state: Mapping[str, Any], stack: Mapping[str, Any]) -> Document:
@@ -250,4 +265,5 @@ def _gpu(gpu: Mapping[str, Any]) -> Document:
         "compute_capability": gpu["compute_cap"],
         "memory_mib": gpu["memory_total_mib"],
         "numa_node": gpu["numa_node"],
+        **{name: gpu[name] for name in ("mig", "ecc") if name in gpu},
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import adopt, foreign, gate, gpus, history, holders, host, lock, release, schema, server, toolkit
+from . import adopt, foreign, gate, gpus, history, holders, host, host_compiler, lock, release, schema, server, toolkit
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -140,6 +141,13 @@ def read_wheels(wheelhouse: Path) -> list[str]:
         return []
 
 
+def read_compilers() -> dict[str, Any]:
+    """Host compilers, the package with Python's headers where those lack, and what apt offers of both."""
+    found, headers = [asdict(compiler) for compiler in host_compiler.find()], host_compiler.python_headers()
+    offers = host_compiler.offered([*host_compiler.PACKAGES, *filter(None, [headers])])
+    return {"found": found, "headers": headers, "offers": offers}
+
+
 def read(
     root: Path,
     systemd: Path,
@@ -150,7 +158,8 @@ def read(
 ) -> dict[str, Any]:
     """Read everything; changes nothing and needs no lock. ``paths`` are those whose free space is asked for.
 
-    ``nvcc`` and ``wheels`` are None and empty unless ``cuda_home`` and ``wheelhouse`` say where to look.
+    ``nvcc`` and ``compilers``, and ``wheels``, are None and empty unless ``cuda_home`` and ``wheelhouse`` say where to
+    look.
     """
     entries, broken = history.read(history_path)
     facts, cards = host.facts(list(paths)), gpus.query()
@@ -164,6 +173,7 @@ def read(
         "newer": schema.newer(),
         "host": facts,
         "nvcc": toolkit.nvcc_version(cuda_home) if cuda_home else None,
+        "compilers": read_compilers() if cuda_home else None,
         "wheels": read_wheels(wheelhouse) if wheelhouse else [],
         "gpus": cards,
         "foreign": {

@@ -14,7 +14,10 @@ from . import command
 from .command import HungCommandError, MissingCommandError, Output, Runner
 
 NVIDIA_SMI = "nvidia-smi"
-GPU_FIELDS = "index,uuid,name,memory.total,memory.used,driver_version,compute_cap,pci.bus_id"
+GPU_FIELDS = (
+    "index,uuid,name,memory.total,memory.used,driver_version,compute_cap,pci.bus_id,"
+    "mig.mode.current,ecc.mode.current,persistence_mode"
+)
 # The name comes last: it is a command line, and commas in it are not quoted.
 PROCESS_FIELDS = "pid,gpu_uuid,used_memory,process_name"
 SYSFS_PCI = Path("/sys/bus/pci/devices")
@@ -24,9 +27,12 @@ def query(run: Runner = command.run, timeout_s: float = 20.0, sysfs: Path = SYSF
     """Return ``{"status", "message", "driver", "gpus", "processes"}``.
 
     ``status`` is ok, absent (no nvidia-smi), hung (no answer within ``timeout_s`` seconds), mismatch (kernel module and
-    libraries differ), no-devices or error; ``message`` says what was seen and, unless ok, what to do. Each GPU is
-    ``{"index", "uuid", "name", "memory_total_mib", "memory_used_mib", "compute_cap", "pci_bus_id", "numa_node",
-    "card"}``; what the driver does not tell is None. ``processes`` is None where the driver could not list them.
+    libraries differ), no-devices, lost (a card fell off the bus, and nvidia-smi gives up on all), unknown-error or
+    error; ``message`` says what was seen and, unless ok, what to do. Each GPU is ``{"index", "uuid", "name",
+    "memory_total_mib", "memory_used_mib", "compute_cap", "pci_bus_id", "numa_node", "mig", "ecc", "persistence",
+    "error", "card"}``; what the driver does not tell is None. ``mig`` is false for a card that knows none, ``ecc`` is
+    Enabled or Disabled, ``error`` is what stands in place of its fields. ``processes`` is None where the driver could
+    not list them.
     """
     status, message, output = _ask(run, timeout_s, f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits")
     facts: dict[str, Any] = {"status": status, "message": message, "driver": None, "gpus": [], "processes": None}
@@ -52,9 +58,10 @@ def parse_gpus(text: str) -> tuple[list[dict[str, Any]], str | None]:
     for row in csv.reader(text.splitlines(), skipinitialspace=True):
         if not row:
             continue
-        if len(row) != 8 or not row[0].strip().isdigit():
+        if len(row) != len(GPU_FIELDS.split(",")) or not row[0].strip().isdigit():
             raise ValueError(", ".join(row)[:200])
-        _, uuid, name, total, used, driver_version, compute_cap, bus_id = (_value(field) for field in row)
+        fields = [_value(field) for field in row]
+        _, uuid, name, total, used, driver_version, compute_cap, bus_id, mig, ecc, persistence = fields
         driver, total_mib = driver or driver_version, _whole(total)
         gpu = {
             "index": int(row[0]),
@@ -65,6 +72,10 @@ def parse_gpus(text: str) -> tuple[list[dict[str, Any]], str | None]:
             "compute_cap": compute_cap,
             "pci_bus_id": bus_id,
             "numa_node": None,
+            "mig": mig == "Enabled",
+            "ecc": ecc,
+            "persistence": None if persistence is None else persistence == "Enabled",
+            "error": next((text for text in map(str.strip, row) if _FAILED.fullmatch(text)), None),
         }
         gpus.append({**gpu, "card": card_slug(name, total_mib, compute_cap)})
     return gpus, driver
@@ -137,8 +148,21 @@ _ADVICE = {
     "mismatch": "the node's kernel module and the container's libraries differ; install the node's driver version in "
     "the container, then restart the container",
     "no-devices": "nvidia-smi runs and shows no device; pass /dev/nvidia0 and its siblings to the container",
+    "lost": "look at `dmesg` on the node for Xid lines; the card comes back with a restart of the node",
+    "unknown-error": "in a container that worked its device rules were lost, as after a daemon-reload on the node: "
+    "restart the container; else look at `dmesg` on the node",
     "error": "look at `dmesg` on the node for NVRM and Xid lines",
 }
+# Words of nvidia-smi -> status; it prints some on stdout and some on stderr.
+_FAILURES = {
+    "Driver/library version mismatch": "mismatch",
+    "No devices were found": "no-devices",
+    "GPU is lost": "lost",
+    "Unable to determine the device handle": "lost",
+    "Unknown Error": "unknown-error",
+}
+# In place of a field; [N/A], [Not Supported] and the like are no failure.
+_FAILED = re.compile(r"(?i)\[(GPU is lost|Unknown Error|GPU requires reset|ERR!)[^]]*\]|ERR!")
 
 
 def _ask(run: Runner, timeout_s: float, *arguments: str) -> tuple[str, str, str]:
@@ -158,19 +182,19 @@ def _ask(run: Runner, timeout_s: float, *arguments: str) -> tuple[str, str, str]
 
 def _failure(output: Output) -> str:
     text = output.out + output.err
-    if "Driver/library version mismatch" in text:
-        return "mismatch"
-    return "no-devices" if "No devices were found" in text else "error"
+    return next((status for words, status in _FAILURES.items() if words in text), "error")
 
 
 def _value(field: str) -> str | None:
     """A field's text; ``[N/A]``, ``[Not Supported]``, ``[GPU is lost]`` and the like are None."""
     text = field.strip()
-    return None if not text or text == "N/A" or text.startswith("[") else text
+    return None if not text or text in ("N/A", "ERR!") or text.startswith("[") else text
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    """A number, with its unit where the driver prints one in spite of ``nounits``."""
+    match = re.fullmatch(r"(\d+)(?: MiB)?", text or "")
+    return int(match[1]) if match else None
 
 
 def _node(text: str) -> int | None:

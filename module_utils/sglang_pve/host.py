@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from . import account, command, room
+from . import account, command, driver, room
 from .command import HungCommandError, MissingCommandError, Runner
 from .masking import masked
 
@@ -43,7 +43,7 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
 
     ``disks`` has one entry for each of ``paths``, about the file system that the path is or would be on. ``glibc`` is
     None on another C library. Keys: python, glibc, os {id, version}, arch, memory, disks, mounts, listeners, servers,
-    accounts, compiler {name, path}.
+    accounts, compiler {name, path}, device_nodes and libraries (of NVIDIA's driver, driver.py).
     """
     mounts = parse_mountinfo((PROC / "self/mountinfo").read_text())
     return {
@@ -58,6 +58,8 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
         "servers": servers(),
         "accounts": account.read(),
         "compiler": compiler(),
+        "device_nodes": driver.device_nodes(),
+        "libraries": driver.libraries(),
     }
 
 

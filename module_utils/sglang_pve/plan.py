@@ -18,6 +18,8 @@ from .sizing import Budget, Demand
 
 PROFILE_KEYS = {"id", "purpose", "source", "flags", "mtp", "running_limit", "margin_gib"}
 WORKLOAD_KEYS = ("mean_input_tokens", "mean_output_tokens", "max_input_tokens", "max_output_tokens", "concurrency")
+# 0 when absent: tokens at the start of every prompt that are the same; a radix cache keeps them once.
+WORKLOAD_OPTIONS = ("shared_prefix_tokens",)
 
 # Three steps of one candidate: what the model's makers recommend. NEXTN names a head that comes with the checkpoint.
 MTP_FLAGS = {
@@ -42,6 +44,8 @@ CONTEXT_SLACK = 8
 # On admission the scheduler keeps free 0.7 of a request's max_new_tokens, of at most 4,096: environ.py:222-226,
 # managers/schedule_policy.py:468-478. The share is multiplied by --schedule-conservativeness.
 ADMISSION_SHARE, ADMISSION_CLIP = 0.7, 4096
+# Whose formulas the profile safe takes for an engine that has none of its own.
+NEAREST = "0.5.11"
 # The flags that are sized here, and their names in MemoryFlags.
 SIZED = {"max-running-requests": "running", "max-mamba-cache-size": "slots", "max-total-tokens": "tokens"}
 
@@ -105,14 +109,14 @@ def resolve(
     if geometry and not errors(draft.findings):
         _choose_precision(draft, geometry, allow_reduced_state)
         budget = Budget.of(
-            ENGINES[engine],
+            ENGINES.get(engine, ENGINES[NEAREST]),
             geometry,
             total_mib=int(gpu["memory_total_mib"]),
             tensor_bytes=int(checkpoint["bytes"]),
             mtp_bytes=int(head.get("bytes") or 0),
             margin=float(profile["margin_gib"]),
         )
-        pools, memory = _size(draft, budget, profile, {key: int(workload[key]) for key in WORKLOAD_KEYS})
+        pools, memory = _size(draft, budget, profile, _numbers(workload))
         draft.findings.extend(flag_table.check(flag_table.spelled(draft.flags)))
     env = {**ENVIRONMENT, **(MTP_ENVIRONMENT if "speculative-algorithm" in draft.flags else {}), **env_overrides}
     return {
@@ -129,6 +133,10 @@ def resolve(
     }
 
 
+def _numbers(workload: Mapping[str, Any]) -> dict[str, int]:
+    return {key: int(workload.get(key) or 0) for key in (*WORKLOAD_KEYS, *WORKLOAD_OPTIONS)}
+
+
 def _check_inputs(
     draft: _Draft,
     profile: Mapping[str, Any],
@@ -138,11 +146,15 @@ def _check_inputs(
     served_model_name: str,
 ) -> None:
     if engine not in ENGINES:
-        cure = "Choose a stack with such an engine; a new version's formulas go into memory.py."
-        expected = f"one whose memory formulas are known: {', '.join(ENGINES)}"
-        draft.find("engine-unknown", "error", f"engine {engine}", expected, cure)
-    if set(profile) != PROFILE_KEYS:
-        odd = ", ".join(sorted(set(profile) ^ PROFILE_KEYS))
+        careful = profile.get("id") == "safe"
+        cure = (
+            "Compare the server's pools with the plan." if careful else "Set sglang_profile: safe, or another engine."
+        )
+        expected = f"one whose memory formulas are known: {', '.join(ENGINES)}; others plan only the profile safe"
+        seen = f"engine {engine}, planned with the formulas of {NEAREST}" if careful else f"engine {engine}"
+        draft.find("engine-unknown", "not checked" if careful else "error", seen, expected, cure)
+    if set(profile) - {"ladder"} != PROFILE_KEYS:
+        odd = ", ".join(sorted((set(profile) - {"ladder"}) ^ PROFILE_KEYS))
         expected = f"exactly {', '.join(sorted(PROFILE_KEYS))}"
         draft.find("profile-keys", "error", f"missing or unknown: {odd}", expected, "Correct the profile's file.")
     if int(gpu.get("memory_total_mib") or 0) <= 0:
@@ -157,6 +169,9 @@ def _check_inputs(
         if int(workload.get(key) or 0) < 1:
             cure = "Correct the workload of the inventory."
             draft.find("workload", "error", f"{key} {workload.get(key)}", "a count of 1 or more", cure, key)
+    if int(workload.get("shared_prefix_tokens") or 0) > int(workload.get("mean_input_tokens") or 0):
+        seen, expected = f"shared_prefix_tokens {workload['shared_prefix_tokens']}", "at most mean_input_tokens"
+        draft.find("workload", "error", seen, expected, "Correct the workload of the inventory.")
     for kind in ("input", "output"):
         mean, most = (int(workload.get(f"{part}_{kind}_tokens") or 0) for part in ("mean", "max"))
         if mean > most > 0:
@@ -258,13 +273,18 @@ def _size(
     left = {field for name, field in SIZED.items() if draft.overrides.get(name, 0) is None}
     # Beside its tokens a request holds part of a page and, with MTP, the tokens of one draft.
     beside = flags.page - 1 + flags.draft_tokens
-    demand = Demand(limit, mean_in + mean_out + beside, min(longest + CONTEXT_SLACK, flags.context) + beside)
+    shared = work["shared_prefix_tokens"] if flags.radix else 0
+    demand = Demand(
+        limit, mean_in - shared + mean_out + beside, min(longest + CONTEXT_SLACK, flags.context) + beside, shared
+    )
     if "max-running-requests" not in draft.overrides:
         most = budget.largest_running(flags, demand, left)
         # Where not even one fits, the numbers of one are told.
         flags = replace(flags, running=max(most, 1))
         why = "the most that fit" if most < limit else "as many as the workload and the profile ask for"
-        draft.reasons.append(f"{flags.running} run at once, {why}, with KV for {mean_in} + {mean_out} tokens each.")
+        draft.reasons.append(
+            f"{flags.running} run at once, {why}, with KV for {mean_in - shared} + {mean_out} tokens each."
+        )
     flags = budget.settle(flags, left)
     pools = budget.pools(flags)
     if pools.problem or pools.tokens < demand.max_tokens:
@@ -280,7 +300,7 @@ def _size(
         f"A fraction of {flags.fraction} leaves {free:.2f} GiB outside the pools; {reserve.total:.2f} are needed there."
     )
     # Tokens that the pool really has for each request's output; never under the workload's mean where that fits.
-    output = pools.tokens / pools.running - mean_in
+    output = (pools.tokens - shared) / pools.running - (mean_in - shared)
     kept = ADMISSION_SHARE * min(max_out, ADMISSION_CLIP)
     if 0 < output < kept and "schedule-conservativeness" not in draft.overrides:
         draft.offer({"schedule-conservativeness": max(math.floor(output / kept * 100) / 100, 0.01)})
@@ -342,9 +362,9 @@ def _judge(draft: _Draft, budget: Budget, flags: MemoryFlags, demand: Demand, le
         each = budget.engine.slots_per_request(flags)
         cure = f"Give --max-mamba-cache-size {flags.running * each} ({each} slots a request), or lower the limit."
         draft.find("running-limit", "warning", seen, expected, cure, "--max-running-requests")
-    if pools.tokens < pools.running * demand.mean_tokens:
+    if pools.tokens < demand.tokens(pools.running):
         seen = f"{pools.tokens} KV tokens for {pools.running} running requests"
-        expected = f"{pools.running * demand.mean_tokens}, their mean need"
+        expected = f"{demand.tokens(pools.running)}, their mean need"
         draft.find("kv-tight", "warning", seen, expected, "Lower --max-running-requests: some would be put back.")
     sure = budget.settle(replace(flags, tokens=None)).tokens or 0
     if flags.tokens is not None and flags.tokens > sure:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import adopt, history, integrity, lock, release, server, stack, staged, staging
+from . import adopt, cuda_home_files, history, integrity, lock, proof, release, server, stack, staged, staging
 
 
 def newer(base: Path = Path("/")) -> list[str]:
@@ -43,6 +43,10 @@ def _versions(base: Path) -> Iterator[tuple[Path, Any, int]]:
         yield path, _field(path), release.SCHEMA
     for path in sorted(opt.glob(f"stacks/*/{stack.MARKER}")):
         yield path, _field(path), stack.SCHEMA
+    for path in sorted(opt.glob(f"stacks/*/cuda/{cuda_home_files.MANIFEST}")):
+        yield path, _field(path), cuda_home_files.SCHEMA
+    for path in sorted(opt.glob(f"stacks/*/{proof.FILE}")):
+        yield path, _field(path), proof.SCHEMA
     for path in sorted(opt.glob("servers/gpu*/server.env")):
         found = re.search(r"^# schema (\d+)$", _text(path), re.MULTILINE)
         yield path, int(found[1]) if found else None, server.SCHEMA

@@ -26,12 +26,17 @@ def tokens_to_ask_for(predicted: int, page: int) -> int:
 
 @dataclass(frozen=True)
 class Demand:
-    """What the work asks of the pools: at most ``limit`` requests at once, KV for ``mean_tokens`` each and for one
-    request of ``max_tokens``."""
+    """What the work asks of the pools: at most ``limit`` requests at once, KV for ``mean_tokens`` each beside a prefix
+    of ``shared`` tokens that is kept once, and for one request of ``max_tokens``."""
 
     limit: int
     mean_tokens: int
     max_tokens: int
+    shared: int = 0
+
+    def tokens(self, requests: int) -> int:
+        """KV tokens of so many requests at their mean."""
+        return requests * self.mean_tokens + self.shared
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Budget:
         while low < high:
             middle = (low + high + 1) // 2
             pools = self.pools(self.settle(replace(flags, running=middle), left))
-            fits = pools.running == middle and pools.tokens >= max(middle * demand.mean_tokens, demand.max_tokens)
+            fits = pools.running == middle and pools.tokens >= max(demand.tokens(middle), demand.max_tokens)
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 

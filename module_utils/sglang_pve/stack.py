@@ -72,6 +72,19 @@ def _is_versions(value: Any) -> bool:
     return isinstance(value, list) and all(_is_version(item) for item in value)
 
 
+_KERNEL = {"module", "arch", "build", "launch"}
+_PROOF: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("imports", "tools", "headers", "kernel_libraries"), _is_texts),
+    "pip_exceptions": _is_reasons,
+    "flashinfer": lambda value: _is_text(value) and value.count(":") == 1,
+    "engine": lambda value: isinstance(value, dict) and set(value) == _KERNEL and _is_texts(list(value.values())),
+}
+
+
+def _is_proof(value: Any) -> bool:
+    return isinstance(value, dict) and all(name in _PROOF and _PROOF[name](item) for name, item in value.items())
+
+
 def _is_elsewhere(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(wheel, dict)
@@ -101,6 +114,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str, bool]] = {
     "glibc_max": (_is_version, 'the newest glibc whose headers the toolkit takes, such as "2.41"', False),
     "disk_gib": (_is_number, "GiB to be free before the install, such as 12", False),
     "cuda_exceptions": (_is_reasons, "a reason for each pattern of libraries that need another CUDA", False),
+    "proof": (_is_proof, f"what the stack's proof looks at: {', '.join(_PROOF)}", False),
     "environment": (_is_reasons, "a table of variables that the servers of this stack get", False),
     "elsewhere": (_is_elsewhere, "a list of wheels with file, sha256, page and requires", False),
     "imports": (_is_texts, "a list of modules that must import", True),

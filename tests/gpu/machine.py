@@ -65,6 +65,9 @@ def hold_all_but(leave_gib: float) -> Any:
     return ballast
 
 
+TOOLKIT = ("bin", "include", "lib64", "nvvm", "targets")
+
+
 def install(data: dict[str, Any], site: Path) -> None:
     """What a deployed container has at the paths that a start script names."""
     root = Path("/opt/sglang")
@@ -78,6 +81,13 @@ def install(data: dict[str, Any], site: Path) -> None:
     ninja = shutil.which("ninja", path=f"{os.environ['PATH']}:{site}/bin")
     if ninja and not (binaries / "ninja").exists():
         (binaries / "ninja").symlink_to(ninja)
+    # The machine's own toolkit and compiler, where a start script looks for the stack's.
+    home = binaries.parents[1] / "cuda"
+    (home / "host").mkdir(parents=True, exist_ok=True)
+    tools = {f"host/{name}": shutil.which(name) for name in ("cc", "gcc", "c++", "g++")}
+    for path, target in {**tools, **{name: f"/usr/local/cuda/{name}" for name in TOOLKIT}}.items():
+        if target and not (home / path).is_symlink():
+            (home / path).symlink_to(target)
     ask = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
     uuid = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.split()[0] if torch else "0"
     values = {"GPU_UUID": uuid, "HOST": "127.0.0.1", "PORT": "30000", "NCCL_PORT": "31000", "NUMA_NODE": ""}

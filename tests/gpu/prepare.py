@@ -72,12 +72,15 @@ def plan_of(case: Data, data: Data, stack: Data, config: Data) -> Data:
 
 
 def render(plan: dict[str, Any], stack: dict[str, Any]) -> str:
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
+    loader = jinja2.FileSystemLoader(PROJECT / "templates/release")
+    environment = jinja2.Environment(
+        loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+    )
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
-    return environment.from_string((PROJECT / "templates/release/run.j2").read_text()).render(
+    return environment.get_template("run.j2").render(
         sglang_model_stage=False,
-        sglang_cuda_home="/usr/local/cuda",
         _plan_stack_root=f"/opt/sglang/stacks/{stack['id']}",
+        _plan_cuda_home=f"/opt/sglang/stacks/{stack['id']}/cuda",
         _plan_cache=f"{stack['id']}/gpu-test",
         _plan_resolved={"plan": plan},
     )

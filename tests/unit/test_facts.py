@@ -85,6 +85,22 @@ def test_what_the_container_says_is_a_document_of_the_shape():
     assert document["plan"]["options"]["disable-radix-cache"] is True
 
 
+@pytest.mark.parametrize(
+    ("there", "package", "taken"),
+    [
+        (["12.2.0", "11.3.0"], "g++-11", ("g++ 11.3.0", "/usr/bin/g++-11.3.0")),
+        (["12.2.0"], "g++-11", ("g++ 11", "/usr/bin/g++-11")),
+        (["12.2.0"], "", ("g++ 12.2", "/usr/bin/c++")),
+    ],
+)
+def test_the_host_compiler_is_the_one_that_the_servers_will_use(there, package, taken):
+    found = [{"cc": "", "cxx": f"/usr/bin/g++-{version}", "version": version} for version in there]
+    stack = {**STACK, "compilers": {"good": ["11.3"], "bad": ["12.2"], "package": package}}
+    host = {**STATE["host"], "compiler": {"name": "g++ 12.2", "path": "/usr/bin/c++"}}
+    toolkit = of_container(stack, compilers={"found": found, "offers": []}, host=host)["toolkit"]
+    assert (toolkit["compiler"], toolkit["compiler_path"]) == taken
+
+
 def test_servers_that_differ_in_their_plan_have_a_document_each_and_a_missing_card_is_not_known():
     one, other = documents(server(0), server(1, {}, gpu=None))
     assert one["servers"] == ["ct-gpu0"] and "plan" in one and len(one["gpus"]) == 1

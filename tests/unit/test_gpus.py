@@ -21,6 +21,9 @@ def row(index: int, **changes: str) -> str:
         "driver": "580.159.03",
         "cap": "12.0",
         "bus": f"00000000:{index + 1:X}1:00.0",
+        "mig": "[N/A]",
+        "ecc": "Disabled",
+        "persistence": "Enabled",
         **changes,
     }
     return ", ".join(fields.values())
@@ -74,6 +77,10 @@ def test_eight_identical_cards(smi, tmp_path: Path) -> None:
         "compute_cap": "12.0",
         "pci_bus_id": "00000000:31:00.0",
         "numa_node": 0,
+        "mig": False,
+        "ecc": "Disabled",
+        "persistence": True,
+        "error": None,
         "card": CARD,
     }
     assert facts["processes"] == [
@@ -132,8 +139,13 @@ def test_processes_that_cannot_be_listed_are_unknown_not_none(smi, tmp_path: Pat
         (say("No devices were found", 6), "no-devices", "pass /dev/nvidia0"),
         (say("No devices were found"), "no-devices", "pass /dev/nvidia0"),
         ("true", "no-devices", "pass /dev/nvidia0"),
-        ("echo 'Failed to initialize NVML: Unknown Error' >&2; exit 255", "error", "ended with 255 and said: Failed"),
-        (say("Unable to determine the device handle for GPU0: 0000:11:00.0: Unknown Error", 15), "error", "dmesg"),
+        (
+            "echo 'Failed to initialize NVML: Unknown Error' >&2; exit 255",
+            "unknown-error",
+            "ended with 255 and said: Failed",
+        ),
+        (say("Unable to determine the device handle for GPU0: 0000:11:00.0: Unknown Error", 15), "lost", "dmesg"),
+        (say("Unable to determine the device handle for GPU 0000:C1:00.0: GPU is lost.", 15), "lost", "Xid"),
         ("exit 9", "error", "said: nothing"),
         (say('Field "compute_cap" is not a valid field to query.'), "error", "cannot read: Field"),
     ],

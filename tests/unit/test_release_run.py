@@ -31,12 +31,15 @@ class Container:
         self.place = place
         self.caches = place / "cache/abc/sm120"
         self.running: list[subprocess.Popen[bytes]] = []
-        environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+        loader = jinja2.FileSystemLoader(ROOT / "templates/release")
+        environment = jinja2.Environment(
+            loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True
+        )
         environment.filters["quote"] = lambda value: shlex.quote(str(value))
-        text = environment.from_string((ROOT / "templates/release/run.j2").read_text()).render(
+        text = environment.get_template("run.j2").render(
             sglang_model_stage=False,
-            sglang_cuda_home=str(place / "cuda"),
             _plan_stack_root=str(place / "stack"),
+            _plan_cuda_home=str(place / "cuda"),
             _plan_cache="abc/sm120",
             sglang_start_timeout=1800,
             _plan_resolved={"plan": {"env": {"HF_HUB_OFFLINE": "1"}, "argv": ["--page-size", "1"]}},
@@ -57,6 +60,12 @@ class Container:
 
     def toolkit(self, version: str) -> None:
         self.program(self.place / "cuda/bin/nvcc", f"#!/bin/sh\necho 'release {version}'\n")
+
+    def compiler(self, version: str) -> None:
+        self.program(self.place / "cuda/host/g++", f"#!/bin/sh\necho 'g++ {version}'\n")
+
+    def manifest(self, cccl: str) -> None:
+        (self.place / "cuda/manifest.json").write_text(f'{{"cccl": "{cccl}"}}')
 
     def start(self, server: int, stay: bool = False) -> dict[str, str]:
         """Start a server; its environment. With ``stay`` it goes on until the container ends."""
@@ -108,9 +117,17 @@ def test_all_servers_share_what_the_first_has_compiled(container: Container) -> 
     assert kernel.exists() and len(directories(container)) == 1
 
 
-def test_another_toolkit_compiles_anew_and_the_old_kernels_go(container: Container) -> None:
+def test_everybody_who_looks_for_a_compiler_finds_the_same(container: Container) -> None:
+    said, home = container.start(0), container.place / "cuda"
+    assert said["CUDA_HOME"] == str(home) and said["CC"] == f"{home}/host/gcc"
+    assert said["CXX"] == said["NVCC_CCBIN"] == f"{home}/host/g++"
+    assert said["PATH"].split(":")[:3] == [f"{container.place}/stack/venv/bin", f"{home}/bin", f"{home}/host"]
+
+
+@pytest.mark.parametrize(("what", "other"), [("toolkit", "13.1"), ("compiler", "13.3"), ("manifest", "3.0.2")])
+def test_another_toolkit_compiles_anew_and_the_old_kernels_go(container: Container, what: str, other: str) -> None:
     before = container.start(0)["HOME"]
-    container.toolkit("13.1")
+    getattr(container, what)(other)
     after = container.start(0)["HOME"]
     assert before != after and directories(container) == [Path(after).name]
 

@@ -15,6 +15,8 @@ LOAN = "var/lib/sglang/lent/gpu0"
 KINDS = {
     "opt/sglang/releases/0123456789ab/manifest.json": '{"schema": 1}',
     "opt/sglang/stacks/ba9876543210/stack.json": '{"schema": 1}',
+    "opt/sglang/stacks/ba9876543210/cuda/manifest.json": '{"schema": 1}',
+    "opt/sglang/stacks/ba9876543210/proof.json": '{"schema": 1, "proofs": []}',
     SERVER: server.parameters_text({"port": 1}),
     LOAN: server.loan_text({"who": "a", "since": "now", "reason": ""}),
     "etc/sglang/models.json": '{"schema": 1, "models": []}',

@@ -108,9 +108,13 @@ def read_table(text):
     return [dict(zip(columns, line.split("\t"))) for line in lines[1:]]
 
 
-def build_parser(rows):
-    """An argparse parser that accepts what the real one accepts, unique prefixes included."""
-    parser = argparse.ArgumentParser(prog="launch_server.py")
+def table():
+    """The rows of the table that this engine was built with."""
+    return read_table(pkgutil.get_data(__package__, "flags.tsv").decode())
+
+
+def add_options(parser, rows):
+    """Add an option for each row."""
     for row in rows:
         names = [row["option"], *filter(None, row["aliases"].split(","))]
         kind = row["action"]
@@ -127,6 +131,12 @@ def build_parser(rows):
         if row["required"]:
             options["required"] = True
         parser.add_argument(*names, **options)
+
+
+def build_parser(rows):
+    """An argparse parser that accepts what the real one accepts, unique prefixes included."""
+    parser = argparse.ArgumentParser(prog="launch_server.py")
+    add_options(parser, rows)
     return parser
 
 
@@ -155,6 +165,5 @@ def expand_config(argv):
 
 def parse(argv):
     """Settings by name. Leaves with status 2 and argparse's own message where the real engine does."""
-    table = pkgutil.get_data(__package__, "flags.tsv").decode()
-    values = vars(build_parser(read_table(table)).parse_args(expand_config(argv)))
+    values = vars(build_parser(table()).parse_args(expand_config(argv)))
     return {name: value for name, value in values.items() if name not in NOT_SETTINGS}

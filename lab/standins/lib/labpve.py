@@ -68,6 +68,11 @@ def read_config(vmid: str) -> list[tuple[str, str]]:
     return settings
 
 
+def snapshots(vmid: str) -> list[dict]:
+    names = re.findall(r"(?m)^\[([^\]:]+)\]", config_file(vmid).read_text())
+    return [{"name": name} for name in names]
+
+
 def lxc(tool: str, vmid: str, *arguments: str) -> list[str]:
     """The command line of one of LXC's tools for this container."""
     return [f"lxc-{tool}", "-P", str(LXC_PATH), "-n", vmid, *arguments]

@@ -1,4 +1,4 @@
-"""Stand-in for Proxmox VE's `pct`, over real LXC tools: exec, status, config, push, pull, start, stop and list."""
+"""Stand-in for Proxmox VE's `pct`, over real LXC tools. COMMANDS lists what it knows."""
 
 from __future__ import annotations
 
@@ -68,6 +68,15 @@ def stop(named: dict[str, str], _rest: list[str]) -> None:
     vmid = named["vmid"]
     require_running(vmid, f"CT {vmid} not running")
     subprocess.run(labpve.lxc("stop", vmid, "--kill"), check=True)
+
+
+def reboot(named: dict[str, str], _rest: list[str]) -> None:
+    vmid = named["vmid"]
+    require_running(vmid, f"CT {vmid} not running")
+    asked = subprocess.run(labpve.lxc("stop", vmid, "--timeout", named.get("timeout", "60")), check=False)
+    if asked.returncode:
+        raise PveError(f"reboot of container '{vmid}' failed")
+    start(named, [])
 
 
 def list_containers(_named: dict[str, str], _rest: list[str]) -> None:
@@ -176,6 +185,7 @@ COMMANDS = {
     "list": (list_containers, [], {}, ""),
     "pull": (pull, ["vmid", "path", "destination"], FILE_OPTIONS, ""),
     "push": (push, ["vmid", "file", "destination"], FILE_OPTIONS, ""),
+    "reboot": (reboot, ["vmid"], {"timeout": "string"}, ""),
     "start": (start, ["vmid"], {"debug": "boolean", "skiplock": "boolean"}, ""),
     "status": (status, ["vmid"], {"verbose": "boolean"}, ""),
     "stop": (stop, ["vmid"], {"skiplock": "boolean", "overrule-shutdown": "boolean"}, ""),

@@ -1,0 +1,1 @@
+"""Where the real engine keeps its server; here only its command line."""

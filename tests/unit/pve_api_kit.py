@@ -1,0 +1,86 @@
+"""Proxmox VE's API as a small server of its own: a mapping from path to data, behind a token."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TOKEN = ("sglang@pve!read", "9f2c-secret")
+BROKEN = 595  # what Proxmox VE answers for a node of the cluster that is down
+
+
+@contextlib.contextmanager
+def served(answers: Mapping[str, Any]) -> Iterator[str]:
+    """The API's URL. A number in place of data is answered as that status."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = answers.get(self.path.removeprefix("/api2/json"), 404)
+            if self.headers.get("Authorization") != "PVEAPIToken={}={}".format(*TOKEN):
+                data = 401
+            self.send_response(data if isinstance(data, int) else 200)
+            body = (
+                b""
+                if isinstance(data, int)
+                else data
+                if isinstance(data, bytes)
+                else json.dumps({"data": data}).encode()
+            )
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def cluster() -> dict[str, Any]:
+    """Two nodes that are up and one that is down; containers with and without the tag, in both styles."""
+
+    def guest(vmid: int, node: str, tags: str, kind: str = "lxc", **more: Any) -> dict[str, Any]:
+        return {
+            "id": f"{kind}/{vmid}",
+            "vmid": vmid,
+            "node": node,
+            "tags": tags,
+            "type": kind,
+            "status": "running",
+            **more,
+        }
+
+    devices = {f"dev{n}": f"/dev/nvidia{n},mode=0666" for n in range(8)}
+    raw = [["lxc.mount.entry", f"/dev/nvidia{n} dev/nvidia{n} none bind,optional,create=file"] for n in (4, 6)]
+    return {
+        "/cluster/status": [
+            {"type": "cluster", "name": "farm", "quorate": 1},
+            {"type": "node", "name": "pve1", "ip": "192.0.2.10", "online": 1},
+            {"type": "node", "name": "pve2", "ip": "192.0.2.11", "online": 1},
+            {"type": "node", "name": "pve3", "ip": "192.0.2.12", "online": 0},
+        ],
+        "/cluster/resources?type=vm": [
+            guest(200, "pve1", "gpu;sglang"),
+            guest(201, "pve2", "sglang"),
+            guest(202, "pve1", "sglang-old"),
+            guest(203, "pve1", ""),
+            guest(204, "pve2", "sglang", "qemu"),
+            guest(205, "pve1", "sglang", template=1),
+            guest(206, "pve3", "sglang", status="unknown"),
+            guest(207, "pve2", "sglang"),
+        ],
+        "/nodes/pve1/lxc/200/config": {"memory": 262144, "tags": "gpu;sglang", "unprivileged": 1, **devices},
+        "/nodes/pve2/lxc/201/config": {"memory": 65536, "lxc": raw},
+        "/nodes/pve3/lxc/206/config": BROKEN,
+        "/nodes/pve2/lxc/207/config": {"memory": 512, "dev0": "/dev/ttyUSB0"},
+    }
