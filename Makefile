@@ -53,6 +53,10 @@ molecule: setup ## The whole flow in a lab of its own
 test-fleet: packages ## Bad input, kills, crashes and the days after on deployed fleets (tests/fleet)
 	$(BIN)/pytest tests/fleet
 
+test-faults: setup ## Named faults on a deployed fleet, each with the state that it must leave (molecule test -s faults)
+	molecule test -s faults
+	@cat .cache/faults
+
 test-transport: packages ## The transport at its limits: many servers, big files, random words, sudo (tests/transport)
 	$(BIN)/pytest tests/transport
 
@@ -79,6 +83,12 @@ fuzz: setup ## Compare the header parser with the safetensors library on FUZZ_CA
 
 bench-checkpoint: setup ## Structure check and SHA-256 of a checkpoint of 4.4 GiB, against sha256sum
 	$(BIN)/python tests/bench/checkpoint.py
+
+bench-rollback: setup ## Time a rollback of the lab's eight servers, and how long each of them does not answer
+	$(BIN)/python tests/bench/going_back.py rollback $(LAB)
+
+bench-rollout: setup ## The same for a release of changed flags
+	$(BIN)/python tests/bench/going_back.py rollout $(LAB)
 
 bench-status: setup ## Time status.yml on the lab's eight servers
 	$(BIN)/python tests/bench/status.py $(LAB)
@@ -120,4 +130,4 @@ lock-dev: setup ## Resolve requirements/dev.in and hub.in again
 	for name in dev hub; do $(BIN)/uv pip compile --no-config --universal --python-version 3.11 --generate-hashes \
 	  --no-header --no-annotate requirements/$$name.in -o requirements/$$name.txt || exit; done
 
-.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-transport test-staging test-kernels test-stack bench-converge bench-status bench-transport bench-stack bench-plan bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev
+.PHONY: bench-checkpoint help setup packages demo demo-clean lint unit molecule test test-fleet test-faults test-transport test-staging test-kernels test-stack bench-converge bench-status bench-rollback bench-rollout bench-transport bench-stack bench-plan bench-stage fuzz wheelhouse lock flags gpu-prepare gpu-report docs lock-dev

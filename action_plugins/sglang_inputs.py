@@ -9,7 +9,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
 
 # A play's `serial` does not see the variables of hosts and groups: found there, it would silently do nothing.
-EXTRA_VARS_ONLY = ("sglang_rollout_serial", "sglang_rollback_to")
+EXTRA_VARS_ONLY = ("sglang_rollout_serial", "sglang_rollback_to", "sglang_rollback_fast")
 
 
 class ActionModule(ActionBase):

@@ -39,6 +39,11 @@ class ActionModule(ActionBase):
         present = {name: state["servers"][name]["release"] for name in servers if name in state["servers"]}
         if not present:
             raise history.HistoryError("no selected server is deployed; deploy with playbooks/site.yml")
+        going = state["history"].get("going_back") or {}
+        going = {name: release for name, release in going.items() if name in present}
+        if not wanted and going.keys() == present.keys() and going != present:
+            # An earlier rollback was stopped: this one goes on to where that went.
+            return going
         if not wanted:
             return history.line_target(state["history"]["line"], present)
         if wanted not in state["history"]["verified"]:

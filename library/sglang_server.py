@@ -10,10 +10,12 @@ short_description: Bring the server of one GPU to a release, or take it away
 description:
   - Writes the server's parameters, its unit's drop-in and the link that names its release, and restarts its unit when
     what runs is not what is wanted. Does not wait; M(sglang_gate) does.
+  - Before anything is touched it looks whether the server's ports and its card are free. What others hold there is
+    named, and nothing is changed. A process that an earlier server of ours left behind is ended.
   - With O(state=stopped) the server lets running requests finish within its unit's C(TimeoutStopSec) and stops; it
     keeps its link, and the next boot starts it again.
   - With O(state=absent) the server is stopped and disabled and its link removed; releases stay.
-  - Ends no process but through the server's own unit.
+  - Ends no other process but through the server's own unit.
 options:
   index:
     description: Index of the GPU; the unit is C(sglang@INDEX.service).
@@ -27,6 +29,10 @@ options:
   release:
     description: Id of the release. Required when present.
     type: str
+  restart:
+    description: Stop the server and start it, also when what runs is what is wanted.
+    type: bool
+    default: false
   parameters:
     description: What is the server's own and not the release's (C(gpu_uuid), C(card), C(host), C(port), ...).
     type: dict
@@ -63,6 +69,11 @@ reasons:
   returned: always
   type: list
   elements: str
+ended:
+  description: Processes of an earlier server of ours that were ended, or in check mode would be.
+  returned: when present
+  type: list
+  elements: int
 previous:
   description: C(release) and C(parameters) of before, to go back to.
   returned: always
@@ -72,7 +83,7 @@ previous:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import host, release, server
+from ansible.module_utils.sglang_pve import host, occupied, release, server
 
 
 def _described(name, parameters, argv):
@@ -94,12 +105,26 @@ def _argv_on_disk(item, name):
         return []
 
 
+def make_room(item, wanted, seen, dry_run):
+    """End what earlier servers of ours left, and return it. Raises ServerError for what others hold."""
+    orphans, others = occupied.clear(item, wanted["parameters"], server.is_running(seen))
+    if others:
+        raise server.ServerError(
+            f"{'; '.join(others)}. Expected its ports and card free for {item.unit}. "
+            "End that yourself, or give the server another port; this server was not touched"
+        )
+    if orphans and not dry_run:
+        occupied.end(orphans)
+    return orphans
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "index": {"type": "int", "required": True},
             "state": {"type": "str", "choices": ["present", "stopped", "absent"], "default": "present"},
             "release": {"type": "str"},
+            "restart": {"type": "bool", "default": False},
             "parameters": {"type": "dict", "default": {}},
             "argv": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path", "default": "/opt/sglang"},
@@ -113,6 +138,7 @@ def main() -> None:
     seen = server.observe(item, unit, server.process_environment(int(unit.get("main_pid") or 0)))
     previous = {"release": seen["release"], "parameters": seen["parameters"]}
     before = _described(seen["release"], seen["parameters"], _argv_on_disk(item, seen["release"]))
+    ended = []
     try:
         if wanted["state"] == "stopped":
             why = [] if server.is_stopped(seen) else [f"{item.unit} is to be stopped"]
@@ -132,13 +158,21 @@ def main() -> None:
             drop_in = conf.read_text(encoding="utf-8") if conf.is_file() else None
             why = server.reasons(seen, wanted["release"], wanted["parameters"], drop_in)
             after = _described(wanted["release"], wanted["parameters"], wanted["argv"])
+            if wanted["restart"] and not why:
+                why = ["a restart was asked for"]
+            if why:
+                ended = make_room(item, wanted, seen, module.check_mode)
+            if ended:
+                module.warn(f"{item.name}: what an earlier server of ours left was ended: pid {ended}")
             if why and not module.check_mode:
+                if wanted["restart"] and server.stop(item):
+                    module.warn(f"{item.name}: requests that outlasted its stop timeout were ended")
                 server.point(item, wanted["release"], wanted["parameters"])
                 server.start(item)
     except (server.ServerError, OSError) as error:
         module.fail_json(msg=f"{item.name}: {error}", previous=previous)
     diff = {"before_header": item.name, "after_header": item.name, "before": before, "after": after} if why else {}
-    module.exit_json(changed=bool(why), reasons=why, previous=previous, diff=diff)
+    module.exit_json(changed=bool(why), reasons=why, ended=ended, previous=previous, diff=diff)
 
 
 if __name__ == "__main__":

@@ -114,7 +114,10 @@ def read_servers(
         loan = server.read_loan(item)
         there = server.observe(item, unit, environ)
         card = holders.of_card(_card_of(item.index, there, cards["gpus"]), cards["processes"], item.unit)
-        seen[item.name] = {"index": item.index, "lent": loan, "gpu": card, **there}
+        # Why it is down, in its own words.
+        failed = unit.get("active") == "failed" or unit.get("sub") == "auto-restart"
+        said = server.evidence(server.journal_tail(item.unit, 400)) if failed else ""
+        seen[item.name] = {"said": said, "index": item.index, "lent": loan, "gpu": card, **there}
     with ThreadPoolExecutor(max_workers=max(len(seen), 1)) as pool:
         for name, answer in zip(seen, pool.map(_ask, seen.values())):
             seen[name].update(answer)
@@ -185,6 +188,7 @@ def read(
         "lock": lock.held(),
         "history": {
             "line": history.line(entries),
+            "going_back": history.unfinished_rollback(entries),
             "verified": sorted(history.verified_releases(entries)),
             "waived": history.waivers(entries),
             "tail": entries[-TAIL:],

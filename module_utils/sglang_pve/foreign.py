@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import command, host
+from . import command, host, release
 from .command import HungCommandError, MissingCommandError
 from .masking import masked
 from .server import process_environment
 
 PROC = Path("/proc")
+ROOT = Path("/opt/sglang")
 OUR_UNIT = re.compile(r"sglang@\d+\.service")
 # Units of ours that a file of another hand would be overwritten by.
 OUR_FILES = ("sglang@.service", "sglang.target", "sglang-model.service")
@@ -113,6 +114,29 @@ def roots(table: Table) -> dict[int, str]:
             outer = [other.pid for other in above if not other.words or not other.words[0].startswith(PART)]
             found.setdefault(outer[0] if outer else one.pid, "engine")
     return found
+
+
+def is_orphan(pid: int, root: Path = ROOT) -> bool:
+    """True when the process is proven to be what a server of ours left behind.
+
+    It is in the control group of a server's unit that does not run, or in none and its parent is gone, while its
+    environment names a release that is here and it was started from the stack of that release.
+    """
+    one, unit = read_process(pid), host.unit_of(pid)
+    if one is None or launches_server(one.words):
+        return False
+    if unit is not None:
+        ours = OUR_UNIT.fullmatch(unit)
+        return bool(ours) and host.unit_states([unit])[unit]["active"] in ("inactive", "failed")
+    name = process_environment(pid).get(host.RELEASE_VARIABLE, "")
+    # Process 1 takes what lost its parent.
+    if one.parent > 1 or not one.words or not re.fullmatch(r"[0-9a-f]{12}", name):
+        return False
+    try:
+        stack = release.load(root / "releases" / name)["stack"]["id"]
+    except release.ReleaseError:
+        return False
+    return os.path.normpath(one.words[0]).startswith(f"{root}/stacks/{stack}/")
 
 
 def tree(pid: int, table: Table) -> list[int]:
@@ -274,6 +298,8 @@ def read(
     for pid, kind in sorted(roots(table).items()):
         environ = process_environment(pid)
         if host.RELEASE_VARIABLE in environ and OUR_UNIT.fullmatch(host.unit_of(pid) or ""):
+            continue
+        if kind == "engine" and is_orphan(pid):
             continue
         one, pids = table[pid], tree(pid, table)
         unit = owning_unit(pid, table)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -12,6 +13,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from . import reserve
 
 SCHEMA = 1
 Entry = dict[str, Any]
@@ -79,9 +82,20 @@ def notes(entries: Iterable[Entry], broken: int, now: str) -> list[str]:
 
 
 def append(path: Path, entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Append entries (each gets ``schema`` and ``time``) and return them as written; durable when this returns."""
+    """Append entries (each gets ``schema`` and ``time``) and return them as written; durable when this returns.
+
+    A full disk is met with the space that is kept for that (reserve.py).
+    """
+    entries = list(entries)
+    written = reserve.spend(lambda: _append(path, entries))
+    reserve.keep()
+    return written
+
+
+def _append(path: Path, entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as handle:
+    # Not buffered: closing would write once more what a full disk did not take.
+    with path.open("a+b", buffering=0) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         # The time is taken behind the lock, so that writers side by side leave their times in order.
         stamped = [{"schema": SCHEMA, "time": timestamp(), **entry} for entry in entries]
@@ -91,9 +105,16 @@ def append(path: Path, entries: Iterable[Mapping[str, Any]]) -> list[Entry]:
             handle.seek(-1, os.SEEK_END)
             if handle.read(1) != b"\n":
                 handle.write(b"\n")
-        handle.write("".join(json.dumps(entry, sort_keys=True) + "\n" for entry in stamped).encode())
-        handle.flush()
-        os.fsync(handle.fileno())
+        end = handle.seek(0, os.SEEK_END)
+        data = "".join(json.dumps(entry, sort_keys=True) + "\n" for entry in stamped).encode()
+        try:
+            if handle.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(handle.fileno())
+        except OSError:
+            # What a full disk took of it must not stand before what is written again.
+            os.ftruncate(handle.fileno(), end)
+            raise
     return stamped
 
 
@@ -150,6 +171,23 @@ def last_verified(entries: Iterable[Entry], server: str) -> str | None:
     """The release that this server last served as part of a verified fleet, or None."""
     states = line(entries)
     return states[-1].get(server) if states else None
+
+
+def unfinished_rollback(entries: Iterable[Entry]) -> Snapshot | None:
+    """What the servers were going back to when a rollback was stopped; None when none was, or a deployment came since.
+
+    Without it the next rollback would take the stopped one for a half-finished deployment, and undo it.
+    """
+    target: Snapshot | None = None
+    for entry in entries:
+        if entry["event"] == "rollback" and isinstance(entry.get("servers"), dict):
+            target = dict(entry["servers"])
+        elif entry["event"] == "verified":
+            target = None
+        elif entry["event"] == "activated" and target is not None:
+            server, name = str(entry.get("server")), entry.get("release")
+            target = target if target.get(server, name) == name else None
+    return target
 
 
 def rollback_target(entries: Iterable[Entry], present: Mapping[str, str | None]) -> Snapshot:

@@ -22,7 +22,7 @@ def uses_gpu(pid: int) -> bool:
 
 
 def named(processes: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """The rows of gpus.query's ``processes`` as {"pid", "uuid", "used_mib", "user", "command", "unit"}.
+    """The rows of gpus.query's ``processes`` as {"pid", "uuid", "used_mib", "user", "command", "unit", "orphan"}.
 
     Older drivers give a container the pids of the node (github.com/NVIDIA/nvidia-docker issue 1483), which may be those
     of innocent processes here: a pid that has no GPU open is None, and its user and command are empty. Driver
@@ -39,6 +39,7 @@ def named(processes: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]
                 "user": foreign.user_of(pid) if pid is not None else "",
                 "command": host.command_line(pid) if pid is not None else "",
                 "unit": host.unit_of(pid) if pid is not None else None,
+                "orphan": pid is not None and foreign.is_orphan(pid),
             }
         )
     return rows

@@ -7,9 +7,7 @@ from typing import Any
 
 from . import foreign, holders
 from .findings import Finding
-
-# GPU memory that a card may have in use by others: the bound that lending a card has too (sglang_lend).
-FREE_MIB = 1024
+from .occupied import FREE_MIB
 
 State = Mapping[str, Any]
 Wanted = Mapping[str, Any]
@@ -113,7 +111,16 @@ def _memory(state: State, servers: Sequence[Wanted]) -> Iterable[Finding]:
             for row in on_card
             if row["pid"] is not None and row["pid"] not in known and not foreign.OUR_UNIT.fullmatch(row["unit"] or "")
         ]
-        for row in others:
+        for row in (row for row in others if row.get("orphan")):
+            yield Finding(
+                "gpu-orphan",
+                "warning",
+                f"{holders.sentence(row)} was left behind on GPU {index} by an earlier server of ours",
+                "no process without its server",
+                "nothing is needed: it is ended before the server starts",
+                where=server["host"],
+            )
+        for row in (row for row in others if not row.get("orphan")):
             yield Finding(
                 "gpu-held",
                 "error" if (row["used_mib"] or 0) >= FREE_MIB else "warning",

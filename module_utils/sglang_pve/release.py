@@ -62,6 +62,8 @@ def load(directory: Path) -> Manifest:
         ) from error
     except (OSError, ValueError) as error:
         raise ReleaseError(f"release {name} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise ReleaseError(f"release {name} cannot be read: its manifest is no JSON object")
     if found.get("schema") != SCHEMA:
         raise ReleaseError(f"release {name} has schema {found.get('schema')!r}, this version reads {SCHEMA}")
     actual = release_id(found, files)

@@ -89,10 +89,22 @@ def fleet_rows(
             "running_limit": pools.get("max_running_requests"),
             "kv_tokens": pools.get("max_total_num_tokens"),
             "lent": seen.get("lent"),
+            "why": _why(seen),
             "others": _others(_index(name), state),
         }
         rows.append(row)
     return rows
+
+
+def _why(seen: Mapping[str, Any]) -> str | None:
+    """Why a server is down that should run, in words; None when nothing is known."""
+    unit = seen.get("unit", {})
+    words = []
+    if unit.get("active") == "failed":
+        words.append(f"its unit was given up ({unit.get('result')}, exit status {unit.get('exit_status')})")
+    if seen.get("said"):
+        words.append(f"it said: {seen['said']}")
+    return "; ".join(words) or None
 
 
 def _others(index: int, state: Mapping[str, Any]) -> list[str]:
@@ -121,7 +133,7 @@ def _empty_row(name: str, host_names: Mapping[str, str]) -> dict[str, Any]:
 
 ROW_KEYS = (
     *("server", "gpu", "in_inventory", "listen", "port", "release", "link", "release_error", "profile", "verified"),
-    *("state", "pid", "since", "restarts", "gpu_mib", "running_limit", "kv_tokens", "lent", "others"),
+    *("state", "pid", "since", "restarts", "gpu_mib", "running_limit", "kv_tokens", "lent", "others", "why"),
 )
 HEADER = ("SERVER", "GPU", "ADDRESS", "RELEASE", "STATE", "SINCE", "RESTARTS", "GPU MIB", "RUNNING LIMIT", "KV TOKENS")
 
@@ -162,7 +174,7 @@ def verdict(rows: Sequence[Mapping[str, Any]], unreachable: Sequence[str] = ()) 
     wanted = [row for row in rows if row["in_inventory"] and not row["lent"]]
     for row in wanted:
         if row["state"] not in ("ready", "unreachable"):
-            wrong.append(f"{row['server']} is {row['state']}")
+            wrong.append(f"{row['server']} is {row['state']}" + (f": {line(row['why'])}" if row["why"] else ""))
         if row["release_error"]:
             wrong.append(f"{row['server']}: {row['release_error']}")
         if row["release"] and row["link"] != row["release"]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from . import reserve
 from .release import linked
 
 # The form of server.env and of the note of a loan.
@@ -185,6 +186,10 @@ def point(server: Server, release: str, parameters: Mapping[str, Any]) -> None:
             f"release {release} is not on this container ({directory}/run is missing); "
             "run playbooks/site.yml with --tags release, or without tags"
         )
+    reserve.spend(lambda: _point(server, release, parameters, directory))
+
+
+def _point(server: Server, release: str, parameters: Mapping[str, Any], directory: Path) -> None:
     write_atomic(server.directory / "server.env", parameters_text(parameters))
     write_atomic(server.drop_in, _read(directory / "unit.conf"))
     unfinished = server.directory / ".release.new"
@@ -207,9 +212,12 @@ def _forget_failures(server: Server) -> None:
     subprocess.run(["systemctl", "reset-failed", server.unit], capture_output=True, check=False)
 
 
-def journal_tail(unit: str, lines: int = 60) -> list[str]:
-    """The unit's last journal lines, oldest first, cut to what fits a terminal; empty where none can be read."""
-    command = ["journalctl", "--unit", unit, "--lines", str(lines), "--output", "cat", "--no-pager"]
+def journal_tail(unit: str, lines: int = 60, *matches: str) -> list[str]:
+    """The unit's last journal lines, oldest first, cut to what fits a terminal; empty where none can be read.
+
+    ``matches`` narrow them down as journalctl's FIELD=VALUE do.
+    """
+    command = ["journalctl", "--unit", unit, "--lines", str(lines), "--output", "cat", "--no-pager", *matches]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     return [line[:240] for line in done.stdout.splitlines()]
 

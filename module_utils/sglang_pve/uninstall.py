@@ -166,6 +166,7 @@ def _ours(places: Places, servers: Sequence[int]) -> Iterator[Path]:
         yield from places.at(str(places.wheelhouse)).glob("*.whl")
     yield from named(places.at("/var/cache/sglang"))
     state = places.at("/var/lib/sglang")
+    yield from (place / name for place in (root, state) for name in (".reserve", ".reserve.new"))
     yield from (state / "history.jsonl", *(state / "lent").glob("gpu*"), *(state / "checkpoints").glob("*.json"))
     yield places.at(str(MODELS))
     candidates = [systemd / name for name in OUR_FILES]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from fleet_kit import NAMES, Fleet, changes
@@ -22,8 +24,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 @pytest.fixture(scope="session")
 def fleet(bare: Fleet) -> Iterator[Fleet]:
     """Three servers, deployed and verified. Whatever a test does to them, a good run must find them well at the end."""
-    # A disk of its own, which can be filled.
+    # Disks of their own, which can be filled.
     bare.inside("mkdir -p /opt/sglang && mount -t tmpfs -o size=2g,mode=755 disk /opt/sglang")
+    bare.inside("mkdir -p /var/lib/sglang && mount -t tmpfs -o size=32m,mode=755 disk /var/lib/sglang")
     bare.good_run()
     yield bare
     assert changes(bare.good_run()) == 0
@@ -47,3 +50,13 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor() as made:
         yield made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Keep how many faults were played and how many ended well, for `make test-faults`."""
+    place = os.environ.get("FAULTS_SUMMARY")
+    if place:
+        ended = {kind: len(terminalreporter.stats.get(kind, [])) for kind in ("passed", "failed", "error")}
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        text = f"faults_run={sum(ended.values())} faults_passed={ended['passed']}\n"
+        Path(place).write_text(text)

@@ -122,3 +122,59 @@ def test_waiting_ends_when_the_unit_is_gone_or_time_is_up(serve):
 def test_a_proxy_of_the_environment_is_not_asked(serve, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert gate.healthy(serve({"/health": (200, "")}))
+
+
+def said(text, **more):
+    return chat(choices=[{"message": {"content": text, **more.pop("message", {})}, **more}])
+
+
+def logprobs(*values):
+    return {"logprobs": {"content": [{"token": "t", "logprob": value} for value in values]}}
+
+
+def test_coherent_text_with_numbers_passes(serve):
+    gate.coherent(serve(said("The sea is wide. " + "".join(map(str, range(60))), **logprobs(-0.5, 0))), "m")
+
+
+@pytest.mark.parametrize("text", ["!" * 200, "So it is. " + "the sea " * 30, "Well. " + "abcdefghijklmnopqrstuvwx" * 6])
+def test_endless_repetition_is_told(serve, text):
+    with pytest.raises(gate.GateError, match="repeats itself without end"):
+        gate.coherent(serve(said(text)), "m")
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("-inf"), "0"])
+def test_log_probability_that_is_no_number_is_told(serve, value):
+    with pytest.raises(gate.GateError, match="1 tokens have a log probability that is no number"):
+        gate.coherent(serve(said("The sea.", **logprobs(-0.5, value))), "m")
+
+
+def call(name, arguments):
+    return said(None, message={"tool_calls": [{"function": {"name": name, "arguments": arguments}}]})
+
+
+def test_tool_call_passes(serve):
+    gate.call_tool(serve(call("get_weather", '{"city": "Paris, France"}')), "m")
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        (said("<tool_call>get_weather</tool_call>"), "--tool-call-parser does not fit"),
+        (call("get_weather", "{city"), "no call of get_weather with a city"),
+        (call("get_time", '{"city": "Paris"}'), "expected get_weather with the city Paris"),
+    ],
+)
+def test_tool_call_that_is_none_is_told(serve, answers, words):
+    with pytest.raises(gate.GateError, match=words):
+        gate.call_tool(serve(answers), "m")
+
+
+def test_stage_is_the_last_that_the_engine_named():
+    lines = ["Load weight begin. avail mem=93 GB", "noise", "Capture cuda graph begin. This can take up", "noise"]
+    assert gate.stage(lines) == "capturing graphs"
+    assert gate.stage([]) == "starting"
+
+
+def test_patience_ends_a_wait_that_goes_on():
+    now = time.monotonic()
+    assert not gate.wait_until_ready(lambda: "late", lambda: "", now + 60, pause_s=0, until=now)

@@ -172,3 +172,26 @@ def test_a_waiver_is_kept_once_for_each_release_and_reason():
     others = [{**waiver, "releases": ["r2"]}, {**waiver, "reason": "another"}]
     assert [one["event"] for one in history.new_waivers(known, others)] == ["waived", "waived"]
     assert history.waivers([*known, {"event": "verified", "servers": {}}]) == {"r1": {"a-rule": "why"}}
+
+
+def going(**servers):
+    return {"event": "rollback", "servers": servers}
+
+
+def activated(server, release):
+    return {"event": "activated", "server": server, "release": release}
+
+
+@pytest.mark.parametrize(
+    ("entries", "target"),
+    [
+        ([], None),
+        ([going(gpu0="a"), activated("gpu0", "a")], {"gpu0": "a"}),
+        ([going(gpu0="a"), verified("a", "rollback")], None),
+        ([going(gpu0="a"), activated("gpu0", "c")], None),
+        ([going(gpu0="a"), activated("gpu1", "c")], {"gpu0": "a"}),
+        ([going(gpu0="a"), going(gpu0="b")], {"gpu0": "b"}),
+    ],
+)
+def test_a_rollback_that_was_stopped_is_known_until_it_ended_or_a_deployment_began(entries, target):
+    assert history.unfinished_rollback([verified("a"), verified("b"), *entries]) == target

@@ -41,6 +41,7 @@ class Container:
             _plan_stack_root=str(place / "stack"),
             _plan_cuda_home=str(place / "cuda"),
             _plan_cache="abc/sm120",
+            sglang_start_timeout=1800,
             _plan_resolved={"plan": {"env": {"HF_HUB_OFFLINE": "1"}, "argv": ["--page-size", "1"]}},
         )
         for path, here in {"/opt/sglang": "opt", "/run/sglang": "run", "/var/cache/sglang": "cache"}.items():
@@ -149,3 +150,26 @@ def test_a_container_without_compiler_has_a_cache_too(container: Container) -> N
 def test_what_the_plan_says_reaches_the_engine(container: Container) -> None:
     said: dict[str, Any] = container.start(0)
     assert said["HF_HUB_OFFLINE"] == "1" and said["CUDA_VISIBLE_DEVICES"] == "u0"
+
+
+def test_one_server_goes_first_until_one_was_ready(container: Container) -> None:
+    agreed = container.place / "run-warm"
+    agreed.mkdir()
+    container.start(0, stay=True)
+    second = subprocess.Popen(
+        ["sh", container.script, "0"], env={"PATH": os.environ["PATH"]}, stderr=subprocess.PIPE, text=True
+    )
+    container.running.append(second)
+    assert second.stderr is not None
+    assert second.stderr.readline() == "waits for the first server after this boot\n"
+    assert second.poll() is None
+    # `ready` of the first leaves this mark.
+    (agreed / "abc-sm120").touch()
+    (container.place / "stack/stay-u0").unlink()
+    assert second.wait(20) == 0
+
+
+def test_first_server_that_ends_hands_its_place_on(container: Container) -> None:
+    (container.place / "run-warm").mkdir()
+    assert container.start(0)
+    assert container.start(1)

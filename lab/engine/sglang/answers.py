@@ -4,6 +4,7 @@ One token is one byte of UTF-8; the end of text is a token of its own.
 """
 
 import itertools
+import json
 import random
 import re
 
@@ -35,6 +36,10 @@ def answer(prompt):
         if sign in ("+", "plus"):
             return str(left + right)
         return str(left - right if sign in ("-", "minus") else left * right)
+    weather = re.search(r"weather in (\w+)", prompt)
+    if weather:
+        call = {"name": "get_weather", "arguments": {"city": weather[1]}}
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
     if re.search(r"capital( city)? of France", prompt):
         return "Paris"
     return _FILLER + "."

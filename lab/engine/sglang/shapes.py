@@ -4,6 +4,7 @@ Each `read_*` turns a request body into Work items; each `*_answer` and `*_chunk
 Raises BadRequest, whose text goes to the client.
 """
 
+import json
 import time
 import uuid
 
@@ -195,6 +196,12 @@ def chat_answer(works, outputs, body, settings):
         logprobs = {"content": [{"token": t, "logprob": _LOGPROB, "bytes": None, "top_logprobs": []} for t in tokens]}
     message = {"role": "assistant", "content": content, "reasoning_content": thought, "tool_calls": None}
     choice = {"index": 0, "message": message, "logprobs": logprobs, **_finish(output)}
+    if body.get("tools") and settings["tool_call_parser"] and str(content).startswith("<tool_call>"):
+        call = json.loads(content.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+        function = {"name": call["name"], "arguments": json.dumps(call["arguments"])}
+        tool_call = {"id": f"call_{uuid.uuid4().hex[:24]}", "index": 0, "type": "function", "function": function}
+        message.update(content=None, tool_calls=[tool_call])
+        choice["finish_reason"] = "tool_calls"
     answer = _envelope("chat.completion", "", body, settings, [choice])
     return {**answer, "usage": usage(works, outputs), "metadata": {"weight_version": settings["weight_version"]}}
 
