@@ -64,6 +64,11 @@ options:
     description: What the answer must contain.
     type: str
     default: "42"
+  signatures:
+    description: What causes of a failure look like (signatures/), which the action plugin reads on the controller.
+    type: list
+    elements: dict
+    default: []
 attributes:
   action: {support: full, description: It shows what the engine is doing while it waits.}
   check_mode: {support: partial, description: In check mode nothing was started; the module says so and passes.}
@@ -93,6 +98,12 @@ stage:
   description: What it is doing, from the engine's own lines.
   returned: when waiting
   type: str
+diagnosis:
+  description: >-
+    Why the server failed - C(id), C(cause), C(evidence) (the line), C(cure), C(stage) (init or run), C(cured_by) (plan,
+    operator or none) and C(suppressed) (lines that journald dropped). Empty where nothing tells.
+  returned: failure
+  type: dict
 journal:
   description: Last lines of the server's journal.
   returned: failure
@@ -104,7 +115,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.warnings import warn
-from ansible.module_utils.sglang_pve import drafting, fleet, gate, host, occupied, server
+from ansible.module_utils.sglang_pve import diagnosing, drafting, fleet, gate, host, occupied, server
 
 
 class Unit:
@@ -168,6 +179,20 @@ def prove(wanted, item, unit):
     return pools
 
 
+def fail(module, item, unit, seen):
+    now = unit.state()
+    earlier = max((now.get("restarts") or 0) - unit.restarts, 0)
+    found = diagnosing.diagnose(item, module.params["release"], now, module.params["signatures"], earlier)
+    journal = server.journal_tail(item.unit)
+    said = server.evidence(journal)
+    why = found.sentence() if found else f"It said: {said}" if said else ""
+    module.fail_json(
+        msg=f"{item.name}: {seen}. {why}".rstrip(". "),
+        diagnosis=found.as_dict() if found else {},
+        journal=journal[-25:],
+    )
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -184,6 +209,7 @@ def main() -> None:
             "tools": {"type": "bool", "default": False},
             "question": {"type": "str", "default": "What is 17 + 25? Answer with the number only."},
             "answer": {"type": "str", "default": "42"},
+            "signatures": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
@@ -191,13 +217,11 @@ def main() -> None:
         module.exit_json(changed=False, skipped=True, msg="known after the server has started")
     item = server.Server(module.params["index"])
     begun = time.monotonic()
+    unit = Unit(item, module.params["restarts"])
     try:
-        unit = Unit(item, module.params["restarts"])
         pools = prove(module.params, item, unit)
     except gate.GateError as error:
-        journal = server.journal_tail(item.unit)
-        said = server.evidence(journal)
-        module.fail_json(msg=f"{item.name}: {error}" + (f". It said: {said}" if said else ""), journal=journal[-25:])
+        fail(module, item, unit, str(error))
     seconds = round(time.monotonic() - begun, 1)
     if pools is None:
         stage = gate.stage(lines_since_start(item))

@@ -159,6 +159,11 @@ def diagnose(
         ):
             stage = "run" if place >= ready else "init"
             cure = _computed(str(entry["cure"]), lines, plan)
+            if general:
+                # What it is about stands at the end of the traceback that follows.
+                evidence = next(
+                    (line.strip() for at, line in reversed(telling) if at >= place and ERROR.search(line)), evidence
+                )
             return Diagnosis(
                 entry["id"], entry["cause"], evidence[:EVIDENCE_CHARS], cure, stage, entry["cured_by"], suppressed
             )

@@ -35,6 +35,15 @@ STARTS = {
     "lacks-nvcc": ({"kind": "nvcc"}, "Could not find nvcc"),
     "lacks-a-kernel": ({"kind": "no-kernel-image"}, "no kernel image"),
 }
+# What the diagnosis of some of them says.
+CAUSES = {
+    "dies-at-the-pools": "Cause: the weights leave no room for the pools",
+    "dies-at-the-graphs": "Cause: the card's memory ran out after the pools were made",
+    "dies-soon-after": "Cause: the pool of KV tokens ran out",
+    "is-killed-for-memory": "Cause: the kernel ended a process of the server",
+    "lacks-nvcc": "Cause: there is no nvcc where the server looks for it",
+    "lacks-a-kernel": "Cause: a library holds no code for this card's architecture",
+}
 LISTEN = "import socket, time; held = socket.create_server(('0.0.0.0', 30001)); time.sleep(600)"
 
 
@@ -85,7 +94,11 @@ def test_canary(fleet: Fleet, two: Two, name: str) -> None:
     with fleet.fault("gpu0", release=two.new, **fault):
         text = two.to_new("--limit", fleet.host(0), code=2)
     assert words in text
+    assert CAUSES.get(name, "") in text
     assert f"Release {two.old} serves again." in text
+    history = [json.loads(line) for line in fleet.inside(f"cat {HISTORY}").splitlines()]
+    failed = [entry for entry in history if entry.get("event") == "failed"]
+    assert CAUSES.get(name, "") in failed[-1]["reason"], "the history keeps the diagnosis"
     assert two.well()
 
 
