@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Wait for a server in short calls, and show what its engine is doing in between."""
+"""Wait for a server in short calls, show what its engine is doing in between, and say why it failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import yaml
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
@@ -24,13 +23,13 @@ AGAIN_S = 120
 
 
 class ActionModule(ActionBase):
-    """Arguments: those of the module, less patience, restarts and signatures."""
+    """Arguments: those of the module, less patience and restarts."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
-        args = {**self._task.args, "signatures": read_signatures()}
+        args = dict(self._task.args)
         timeout, begun, shown = int(args.get("timeout", 1800)), time.monotonic(), ("", 0.0)
         while True:
             passed = time.monotonic() - begun
@@ -40,7 +39,7 @@ class ActionModule(ActionBase):
             if not result.get("waiting"):
                 if "seconds" in result:
                     result["seconds"] = round(passed, 1)
-                return result
+                return diagnosed(result)
             if result["stage"] != shown[0] or passed - shown[1] > AGAIN_S:
                 shown = (result["stage"], passed)
                 Display().display(
@@ -49,10 +48,18 @@ class ActionModule(ActionBase):
             args["restarts"] = result["restarts"]
 
 
-def read_signatures(directory=PROJECT / "signatures"):
-    """Every signature of a failure, as the modules take them."""
-    try:
-        files = {path.name: yaml.safe_load(path.read_text(encoding="utf-8")) for path in directory.glob("*.yml")}
-        return journal.load(files)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, journal.SignatureError) as error:
-        raise AnsibleActionFail(f"the signatures of failures cannot be used: {' '.join(str(error).split())}") from error
+def read_signatures():
+    """Every signature of the project. Raises journal.SignatureError."""
+    return journal.check(yaml.safe_load((PROJECT / "signatures/sglang.yml").read_text(encoding="utf-8")))
+
+
+def diagnosed(result):
+    """The gate's failure with its diagnosis, of the newest run of the server that says something."""
+    runs, kernel, unit, limit = (result.pop(name, None) for name in ("runs", "kernel", "unit", "fits"))
+    if not result.get("failed") or not runs:
+        return result
+    signatures = read_signatures()
+    found = next(filter(None, (journal.diagnose(run, signatures, unit, kernel or [], limit) for run in runs)), None)
+    if found:
+        result.update(diagnosis=found, msg=f"{result['why']}. {journal.sentence(found)}")
+    return result

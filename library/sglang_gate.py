@@ -64,11 +64,6 @@ options:
     description: What the answer must contain.
     type: str
     default: "42"
-  signatures:
-    description: What causes of a failure look like (signatures/), which the action plugin reads on the controller.
-    type: list
-    elements: dict
-    default: []
 attributes:
   action: {support: full, description: It shows what the engine is doing while it waits.}
   check_mode: {support: partial, description: In check mode nothing was started; the module says so and passes.}
@@ -100,8 +95,8 @@ stage:
   type: str
 diagnosis:
   description: >-
-    Why the server failed - C(id), C(cause), C(evidence) (the line), C(cure), C(stage) (init or run), C(cured_by) (plan,
-    operator or none) and C(suppressed) (lines that journald dropped). Empty where nothing tells.
+    Why it failed, of the signatures that the action plugin knows: C(id), C(cause), C(evidence) (a line of its journal),
+    C(cure), C(stage), C(cured_by) (C(plan), C(operator) or C(none)); absent where none matches.
   returned: failure
   type: dict
 journal:
@@ -115,7 +110,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.warnings import warn
-from ansible.module_utils.sglang_pve import diagnosing, drafting, fleet, gate, host, occupied, server
+from ansible.module_utils.sglang_pve import drafting, fits, fleet, gate, host, occupied, server
 
 
 class Unit:
@@ -179,20 +174,6 @@ def prove(wanted, item, unit):
     return pools
 
 
-def fail(module, item, unit, seen):
-    now = unit.state()
-    earlier = max((now.get("restarts") or 0) - unit.restarts, 0)
-    found = diagnosing.diagnose(item, module.params["release"], now, module.params["signatures"], earlier)
-    journal = server.journal_tail(item.unit)
-    said = server.evidence(journal)
-    why = found.sentence() if found else f"It said: {said}" if said else ""
-    module.fail_json(
-        msg=f"{item.name}: {seen}. {why}".rstrip(". "),
-        diagnosis=found.as_dict() if found else {},
-        journal=journal[-25:],
-    )
-
-
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -209,7 +190,6 @@ def main() -> None:
             "tools": {"type": "bool", "default": False},
             "question": {"type": "str", "default": "What is 17 + 25? Answer with the number only."},
             "answer": {"type": "str", "default": "42"},
-            "signatures": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
@@ -221,7 +201,23 @@ def main() -> None:
     try:
         pools = prove(module.params, item, unit)
     except gate.GateError as error:
-        fail(module, item, unit, str(error))
+        journal = server.journal_tail(item.unit)
+        said = server.evidence(journal)
+        now = unit.state()
+        # The runs of this wait only: an earlier failure is not this one's.
+        runs = server.unit_runs(item.unit, most=1 + max((now.get("restarts") or 0) - unit.restarts, 0))
+        ended = now.get("active") != "active" and (now.get("active") != "activating" or now["sub"] == "auto-restart")
+        module.fail_json(
+            msg=f"{item.name}: {error}" + (f". It said: {said}" if said else ""),
+            why=f"{item.name}: {error}",
+            journal=journal[-25:],
+            runs=runs,
+            unit=now if ended else {},
+            kernel=server.kernel_tail() if ended else [],
+            fits=fits.of_release(
+                item.release_directory(module.params["release"]), [line for run in runs for line in run]
+            ),
+        )
     seconds = round(time.monotonic() - begun, 1)
     if pools is None:
         stage = gate.stage(lines_since_start(item))

@@ -191,6 +191,7 @@ def read(
             "going_back": history.unfinished_rollback(entries),
             "verified": sorted(history.verified_releases(entries)),
             "waived": history.waivers(entries),
+            "settled": history.settled(entries),
             "tail": entries[-TAIL:],
             "broken_lines": broken,
             "notes": history.notes(entries[-TAIL:], broken, history.timestamp()),

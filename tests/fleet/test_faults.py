@@ -37,12 +37,12 @@ STARTS = {
 }
 # What the diagnosis of some of them says.
 CAUSES = {
-    "dies-at-the-pools": "Cause: the weights leave no room for the pools",
-    "dies-at-the-graphs": "Cause: the card's memory ran out after the pools were made",
-    "dies-soon-after": "Cause: the pool of KV tokens ran out",
-    "is-killed-for-memory": "Cause: the kernel ended a process of the server",
-    "lacks-nvcc": "Cause: there is no nvcc where the server looks for it",
-    "lacks-a-kernel": "Cause: a library holds no code for this card's architecture",
+    "dies-at-the-pools": "the pools that the flags ask for do not fit on the card",
+    "dies-at-the-graphs": "the card has not the memory that this plan needs while it starts",
+    "dies-soon-after": "a pool of the engine ran out in service",
+    "is-killed-for-memory": "the kernel ended it because the container's main memory ran out",
+    "lacks-nvcc": "no CUDA compiler where the server looks for one",
+    "lacks-a-kernel": "a kernel library has no code for this card",
 }
 LISTEN = "import socket, time; held = socket.create_server(('0.0.0.0', 30001)); time.sleep(600)"
 

@@ -1,18 +1,20 @@
 """Every known failure gives its diagnosis, every healthy start none. Cases are data: journals/cases.yml."""
 
+import json
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 import yaml
-from sglang_pve import journal
+from sglang_pve import fits, journal
 
 from tests.unit.planning import MODEL
 
 ROOT = Path(__file__).resolve().parents[2]
 JOURNALS = Path(__file__).with_name("journals")
-SIGNATURES = journal.load({path.name: yaml.safe_load(path.read_text()) for path in (ROOT / "signatures").glob("*.yml")})
+SIGNATURES = journal.check(yaml.safe_load((ROOT / "signatures/sglang.yml").read_text()))
 CASES = yaml.safe_load((JOURNALS / "cases.yml").read_text())
-FIELDS = {*["id", "log", "lines", "argv", "unit", "kernel", "says", "evidence", "stage", "cured_by", "suppressed"]}
+FIELDS = {"id", "log", "lines", "argv", "unit", "kernel", "says", "evidence", "stage", "cured_by", "suppressed"}
 FAILED = "mtp-noradix-48-not-enough-memory.log"
 
 
@@ -20,26 +22,28 @@ def lines_of(log):
     return (JOURNALS / log).read_text().splitlines()
 
 
+def running(lines, argv, engine="0.5.11"):
+    return fits.running(lines, engine, argv, MODEL["config"])
+
+
 def diagnosed(case):
-    lines = (lines_of(case["log"]) if "log" in case else []) + case.get("lines", [])
-    plan = journal.Plan(case.get("argv", []), "0.5.11", MODEL["config"])
-    return journal.diagnose(lines, SIGNATURES, case.get("unit"), plan, case.get("kernel", []))
+    # Journals of the evidence end with a stop that was asked for; a failure happens before.
+    log = lines_of(case["log"]) if "log" in case else []
+    lines = list(takewhile(lambda line: "SIGTERM" not in line, log)) + case.get("lines", [])
+    number = running(lines, case["argv"]) if "argv" in case else None
+    return journal.diagnose(lines, SIGNATURES, case.get("unit"), case.get("kernel", []), number)
 
 
-@pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: f"{case['id']}-{str(case.get('lines') or case.get('unit'))[:40]}"
-)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_a_case_gives_its_diagnosis(case):
     assert set(case) <= FIELDS
     found = diagnosed(case)
-    assert (found.id if found else "none") == case["id"]
-    if not found:
-        return
-    assert [word for word in case.get("says", []) if word not in found.sentence()] == []
-    assert case.get("evidence", "") in found.evidence
-    for key in ("stage", "cured_by", "suppressed"):
-        assert key not in case or getattr(found, key) == case[key]
-    assert "{" not in found.cure
+    assert (found["id"] if found else "none") == case["id"]
+    if found:
+        assert [word for word in case.get("says", []) if word not in journal.sentence(found)] == []
+        assert {key: found[key] for key in ("stage", "cured_by", "suppressed") if key in case}.items() <= case.items()
+        assert case.get("evidence", "") in found["evidence"]
+        assert "{" not in found["cure"]
 
 
 @pytest.mark.parametrize("log", sorted(path.name for path in JOURNALS.glob("*.log") if path.name != FAILED))
@@ -48,49 +52,44 @@ def test_a_healthy_start_gives_none(log):
 
 
 def test_every_signature_has_a_case():
-    assert {entry["id"] for entry in SIGNATURES if "cause" in entry} - {case["id"] for case in CASES} == set()
+    known = {item["id"] for kind in ("signatures", "ends") for item in SIGNATURES[kind]}
+    assert known - {case["id"] for case in CASES} == set()
 
 
 def test_noise_is_what_a_healthy_start_would_otherwise_be_found_guilty_of():
-    """Without the list of noise the last error named in a healthy journal is one of its harmless lines."""
-    ended = {"result": "exit-code", "exit_status": 1}
-    assert journal.diagnose(lines_of("noradix.log"), SIGNATURES, ended).evidence == ""
-    bare = [entry for entry in SIGNATURES if "cause" in entry]
-    assert "libtorchcodec" in journal.diagnose(lines_of("noradix.log"), bare, ended).evidence
+    assert journal.diagnose(lines_of("noradix.log"), {**SIGNATURES, "noise": []}) is not None
 
 
-def test_the_computed_number_is_the_most_that_the_formulas_allow():
-    argv = next(case for case in CASES if case["id"] == "pools-no-room-mtp")["argv"]
-    plan = journal.Plan(argv, "0.5.11", MODEL["config"])
-    assert journal.running_that_fits(lines_of(FAILED), plan) == 46
-    assert journal.running_that_fits(lines_of(FAILED), journal.Plan(argv, "9.9", MODEL["config"])) is None
-    assert journal.running_that_fits([], plan) is None
+def test_a_dropped_line_is_admitted():
+    lines = ["Suppressed 1234 messages from sglang@0.service", "OSError: [Errno 28] No space left on device"]
+    assert "lost lines" in journal.sentence(journal.diagnose(lines, SIGNATURES))
 
 
-GOOD = {
-    "id": "a",
-    "patterns": ["x"],
-    "cause": "c",
-    "cure": "d",
-    "cured_by": "plan",
-    "source": "s",
-    "date": "2026-12-01",
-}
+def test_the_computed_number_is_the_most_that_the_formulas_allow(tmp_path):
+    """The real engine refused 48 with these flags and this memory, and served 40."""
+    argv = next(case["argv"] for case in CASES if "argv" in case)
+    assert running(lines_of(FAILED), argv) == 46
+    assert running(lines_of(FAILED), argv, engine="9.9") is None
+    assert running([], argv) is None
+    (tmp_path / "config.json").write_text(json.dumps(MODEL["config"]))
+    manifest = {"model": {"path": str(tmp_path)}, "stack": {"engine": "0.5.11"}, "plan": {"argv": argv}}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert fits.of_release(tmp_path, lines_of(FAILED)) == 46
+    assert fits.of_release(tmp_path / "none", lines_of(FAILED)) is None
+
+
+GOOD = {"id": "a", "any": ["x"], "cause": "c", "cure": "d", "cured_by": "plan", "source": "s"}
 
 
 @pytest.mark.parametrize(
-    ("entry", "words"),
+    ("change", "words"),
     [
-        ("text", "no signature"),
-        ({**GOOD, "cured_by": "prayer"}, "cured_by is one of plan, operator, none"),
-        ({**GOOD, "patterns": ["("]}, "no regular expression"),
-        ({**GOOD, "colour": "red"}, "unknown field colour"),
-        ({key: value for key, value in GOOD.items() if key != "cure"}, "has no cure"),
-        ({key: value for key, value in GOOD.items() if key != "patterns"}, "matches nothing"),
+        ({"cured_by": "prayer"}, "its cured_by"),
+        ({"any": ["("]}, "no regular expression"),
+        ({"colour": "red"}, "unknown .'colour'."),
+        ({"stage": "later"}, "init or run was expected"),
     ],
 )
-def test_a_signature_that_cannot_be_used_is_refused(entry, words):
+def test_a_signature_that_cannot_be_used_is_refused(change, words):
     with pytest.raises(journal.SignatureError, match=words):
-        journal.load({"x.yml": [entry]})
-    with pytest.raises(journal.SignatureError, match="there twice"):
-        journal.load({"x.yml": [GOOD, GOOD]})
+        journal.check({**SIGNATURES, "signatures": [{**GOOD, **change}]})
