@@ -1,95 +1,89 @@
-"""Every known failure gives its diagnosis, every healthy start none. Cases are data: journals/cases.yml."""
+"""From what a server said to a cause: every known failure, nothing on healthy starts, and what a diagnosis admits."""
 
-import json
-from itertools import takewhile
-from pathlib import Path
+import copy
 
 import pytest
 import yaml
-from sglang_pve import fits, journal
+from sglang_pve import journal
 
-from tests.unit.planning import MODEL
+from tests.unit.planning import CASES, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-JOURNALS = Path(__file__).with_name("journals")
 SIGNATURES = journal.check(yaml.safe_load((ROOT / "signatures/sglang.yml").read_text()))
-CASES = yaml.safe_load((JOURNALS / "cases.yml").read_text())
-FIELDS = {"id", "log", "lines", "argv", "unit", "kernel", "says", "evidence", "stage", "cured_by", "suppressed"}
-FAILED = "mtp-noradix-48-not-enough-memory.log"
+LINES = yaml.safe_load((CASES / "journal-lines.yml").read_text())["cases"]
+READY = "[2026-12-01 02:43:10] The server is fired up and ready to roll!"
 
 
-def lines_of(log):
-    return (JOURNALS / log).read_text().splitlines()
+def diagnose(lines, **more):
+    return journal.diagnose([f"[2026-12-01 02:43:12 TP0] {line}" for line in lines], SIGNATURES, **more)
 
 
-def running(lines, argv, engine="0.5.11"):
-    return fits.running(lines, engine, argv, MODEL["config"])
+@pytest.mark.parametrize("case", LINES, ids=lambda case: f"{case['id']}-{(case['lines'] or ['unit'])[0][:30]}")
+def test_what_was_said_gets_its_diagnosis(case):
+    lines = [READY, *case["lines"]] if case.get("after_ready") else case["lines"]
+    found = diagnose(lines, unit=case.get("unit"), kernel=case.get("kernel", ()))
+    if case["id"] is None:
+        assert found is None
+        return
+    assert found is not None and found["id"] == case["id"]
+    for key in ("cured_by", "stage", "evidence"):
+        if key in case:
+            assert found[key] == case[key]
+    assert found["evidence"] and found["cure"] and found["source"] and "{" not in found["cure"]
 
 
-def diagnosed(case):
-    # Journals of the evidence end with a stop that was asked for; a failure happens before.
-    log = lines_of(case["log"]) if "log" in case else []
-    lines = list(takewhile(lambda line: "SIGTERM" not in line, log)) + case.get("lines", [])
-    number = running(lines, case["argv"]) if "argv" in case else None
-    return journal.diagnose(lines, SIGNATURES, case.get("unit"), case.get("kernel", []), number)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_case_gives_its_diagnosis(case):
-    assert set(case) <= FIELDS
-    found = diagnosed(case)
-    assert (found["id"] if found else "none") == case["id"]
-    if found:
-        assert [word for word in case.get("says", []) if word not in journal.sentence(found)] == []
-        assert {key: found[key] for key in ("stage", "cured_by", "suppressed") if key in case}.items() <= case.items()
-        assert case.get("evidence", "") in found["evidence"]
-        assert "{" not in found["cure"]
-
-
-@pytest.mark.parametrize("log", sorted(path.name for path in JOURNALS.glob("*.log") if path.name != FAILED))
-def test_a_healthy_start_gives_none(log):
-    assert journal.diagnose(lines_of(log), SIGNATURES) is None
-
-
-def test_every_signature_has_a_case():
+def test_every_signature_and_every_end_has_a_case():
     known = {item["id"] for kind in ("signatures", "ends") for item in SIGNATURES[kind]}
-    assert known - {case["id"] for case in CASES} == set()
+    assert known - {case["id"] for case in LINES} <= {"unit-directory"}
 
 
-def test_noise_is_what_a_healthy_start_would_otherwise_be_found_guilty_of():
-    assert journal.diagnose(lines_of("noradix.log"), {**SIGNATURES, "noise": []}) is not None
+@pytest.mark.parametrize("path", sorted((CASES / "journals").glob("*.log")), ids=lambda path: path.stem)
+def test_healthy_journals_of_the_real_engine_give_nothing_and_the_failed_one_its_cause(path):
+    found = journal.diagnose(path.read_text().splitlines(), SIGNATURES, running=40)
+    if "not-enough-memory" not in path.name:
+        assert found is None
+        return
+    assert (found["id"], found["stage"], found["cured_by"]) == ("memory-init", "init", "plan")
+    assert "Lower max-running-requests to 40" in found["cure"]
+    assert found["evidence"].startswith("RuntimeError: Not enough memory")
 
 
-def test_a_dropped_line_is_admitted():
-    lines = ["Suppressed 1234 messages from sglang@0.service", "OSError: [Errno 28] No space left on device"]
-    assert "lost lines" in journal.sentence(journal.diagnose(lines, SIGNATURES))
+def test_lines_that_journald_suppressed_are_admitted():
+    found = diagnose(["Suppressed 1234 messages from sglang@0.service", "RuntimeError: Ninja build failed."])
+    assert found["suppressed"] and "The journal lost lines" in journal.sentence(found)
+    assert "lost" not in journal.sentence(diagnose(["RuntimeError: Ninja build failed."]))
 
 
-def test_the_computed_number_is_the_most_that_the_formulas_allow(tmp_path):
-    """The real engine refused 48 with these flags and this memory, and served 40."""
-    argv = next(case["argv"] for case in CASES if "argv" in case)
-    assert running(lines_of(FAILED), argv) == 46
-    assert running(lines_of(FAILED), argv, engine="9.9") is None
-    assert running([], argv) is None
-    (tmp_path / "config.json").write_text(json.dumps(MODEL["config"]))
-    manifest = {"model": {"path": str(tmp_path)}, "stack": {"engine": "0.5.11"}, "plan": {"argv": argv}}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    assert fits.of_release(tmp_path, lines_of(FAILED)) == 46
-    assert fits.of_release(tmp_path / "none", lines_of(FAILED)) is None
+def test_memory_at_a_start_and_in_service_have_opposite_cures():
+    words = "torch.OutOfMemoryError: CUDA out of memory."
+    start, service = diagnose([words]), diagnose([READY, words])
+    assert start["id"] != service["id"] and "not higher" in service["cure"]
 
 
-GOOD = {"id": "a", "any": ["x"], "cause": "c", "cure": "d", "cured_by": "plan", "source": "s"}
+def test_the_cause_counts_and_not_what_follows_from_it():
+    lines = [
+        "fatal error: curand.h: No such file",
+        "RuntimeError: Ninja build failed.",
+        "Exception: Capture cuda graph failed",
+    ]
+    assert diagnose(lines)["id"] == "toolkit-incomplete"
+    assert diagnose(lines[1:])["id"] == "kernel-compile"
+    assert diagnose(lines[2:])["id"] == "memory-capture", (
+        "a capture that fails is told by its own line where nothing else is"
+    )
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "word"),
     [
-        ({"cured_by": "prayer"}, "its cured_by"),
-        ({"any": ["("]}, "no regular expression"),
-        ({"colour": "red"}, "unknown .'colour'."),
-        ({"stage": "later"}, "init or run was expected"),
+        (lambda data: data["signatures"][0].pop("cure"), "cure"),
+        (lambda data: data["signatures"][0].update(cured_by="luck"), "cured_by"),
+        (lambda data: data["signatures"][0].update(stage="later"), "later"),
+        (lambda data: data["signatures"][0].update(any=["("]), "regular expression"),
+        (lambda data: data["ends"][0].update(colour="red"), "colour"),
     ],
 )
-def test_a_signature_that_cannot_be_used_is_refused(change, words):
-    with pytest.raises(journal.SignatureError, match=words):
-        journal.check({**SIGNATURES, "signatures": [{**GOOD, **change}]})
+def test_signatures_that_cannot_be_used_are_refused(change, word):
+    data = copy.deepcopy(dict(SIGNATURES))
+    change(data)
+    with pytest.raises(journal.SignatureError, match=word):
+        journal.check(data)
