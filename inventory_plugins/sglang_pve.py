@@ -14,6 +14,7 @@ description:
   - A container that cannot be read has one host, so that a run says that it is out of reach and ends non-zero.
   - The file's name must end with C(sglang_pve.yml) or C(sglang_pve.yaml).
 author: sglang-pve
+requirements: [proxmoxer, requests]
 options:
   plugin:
     description: C(sglang_pve).
@@ -55,8 +56,12 @@ import sys
 from pathlib import Path
 
 from ansible.errors import AnsibleParserError
-from ansible.module_utils.urls import open_url
 from ansible.plugins.inventory import BaseInventoryPlugin
+
+try:
+    from proxmoxer import ProxmoxAPI
+except ImportError:
+    ProxmoxAPI = None
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
@@ -73,8 +78,12 @@ class InventoryModule(BaseInventoryPlugin):
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
         how = [self.get_option(name) for name in ("api_url", "api_token_id", "api_token_secret")]
-        api = pve_api.Api(*how, open_url, self.get_option("api_ca_path"))
+        if ProxmoxAPI is None:
+            raise AnsibleParserError(
+                f"{path}: this inventory needs proxmoxer and requests; install both beside Ansible"
+            )
         try:
+            api = pve_api.connect(ProxmoxAPI, *how, self.get_option("api_ca_path"))
             containers, notes = pve_inventory.read(api, self.get_option("tag"))
         except pve_api.ApiError as error:
             raise AnsibleParserError(f"{path}: {error}") from error

@@ -12,6 +12,7 @@ description:
     and a token.
   - The API tells Proxmox VE's version, kernel, memory and the container's configuration, and nothing of the driver.
   - Changes nothing and ends no process. What cannot be read is absent, and RV(notes) says why.
+requirements: [proxmoxer and requests where O(api_url) is given]
 options:
   vmid:
     description: Number of the container.
@@ -73,11 +74,18 @@ notes:
   type: list
 """
 
+import traceback
 from pathlib import Path
 
-from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible.module_utils.sglang_pve import pve_api, pve_config, pve_node
-from ansible.module_utils.urls import open_url
+
+try:
+    from proxmoxer import ProxmoxAPI
+
+    MISSING = None
+except ImportError:
+    MISSING = traceback.format_exc()
 
 
 def main() -> None:
@@ -97,8 +105,10 @@ def main() -> None:
     if not p["api_url"]:
         reader = pve_node.Reader(Path(p["root"]))
         module.exit_json(changed=False, pve=pve_node.read(p["vmid"], reader), notes=reader.notes)
+    if MISSING:
+        module.fail_json(msg=missing_required_lib("proxmoxer and requests"), exception=MISSING)
     try:
-        api = pve_api.Api(p["api_url"], p["api_token_id"], p["api_token_secret"], open_url, p["api_ca_path"])
+        api = pve_api.connect(ProxmoxAPI, p["api_url"], p["api_token_id"], p["api_token_secret"], p["api_ca_path"])
         module.exit_json(changed=False, pve=pve_api.read(api, p["api_node"], p["vmid"]), notes=[])
     except (pve_api.ApiError, pve_config.ConfigError) as error:
         module.fail_json(msg=str(error))

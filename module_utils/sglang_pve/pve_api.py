@@ -1,15 +1,15 @@
-"""Reads Proxmox VE's API with a token. The caller brings the HTTP client, Ansible's own ``open_url``."""
+"""Reads Proxmox VE's API with a token. The caller brings the client, proxmoxer's ``ProxmoxAPI``."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from . import pve_config, pve_node
 
-TIMEOUT_S = 20
+TIMEOUT_S, PORT = 20, 8006
 
 
 class ApiError(Exception):
@@ -18,34 +18,49 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Api:
-    """Where the API is (``https://pve1:8006``) and as whom it is asked (``user@realm!name`` and the secret)."""
+    """A cluster's API at ``url``, asked through ``client`` (of proxmoxer)."""
 
     url: str
-    token_id: str
-    token_secret: str
-    open_url: Callable[..., Any]
-    ca_path: str | None = None
+    client: Any
 
     def get(self, path: str) -> Any:
         """The ``data`` of an answer. Raises ApiError."""
-        where = f"{self.url.rstrip('/')}/api2/json{path}"
-        headers = {"Authorization": f"PVEAPIToken={self.token_id}={self.token_secret}"}
+        name, _, query = path.partition("?")
+        where = f"{self.url}/api2/json{path}"
         try:
-            with self.open_url(where, headers=headers, timeout=TIMEOUT_S, ca_path=self.ca_path) as answer:
-                said = json.loads(answer.read())
-        except ValueError as error:
-            raise ApiError(
-                f"{where} answered with no JSON ({error}); expected Proxmox VE's API, often on port 8006"
-            ) from error
-        except OSError as error:
+            said = self.client(name.lstrip("/")).get(**dict(parse_qsl(query)))
+        except (KeyError, TypeError) as error:
+            raise ApiError(f"{where} answered without data; expected Proxmox VE's API, often on port 8006") from error
+        except Exception as error:  # proxmoxer's own, and those of the HTTP library below it.
             raise ApiError(f"{where}: {_words(error)}") from error
-        if not isinstance(said, Mapping) or "data" not in said:
-            raise ApiError(f"{where} answered without data; expected Proxmox VE's API, often on port 8006")
-        return said["data"]
+        # proxmoxer's word for what is no JSON.
+        if isinstance(said, dict) and set(said) == {"errors"}:
+            raise ApiError(f"{where} answered with no JSON; expected Proxmox VE's API, often on port 8006")
+        return said
 
 
-def _words(error: OSError) -> str:
-    code = getattr(error, "code", None)
+def connect(make: Callable[..., Any], url: str, token_id: str, token_secret: str, ca_path: str | None = None) -> Api:
+    """An Api of ``make`` (proxmoxer.ProxmoxAPI). Raises ApiError for what cannot be an address or a token's name."""
+    at = urlsplit(url)
+    user, _, name = token_id.partition("!")
+    if at.scheme != "https" or not at.hostname:
+        raise ApiError(f"{url} is no address of the API; expected one such as https://pve1:8006")
+    if not name or "@" not in user:
+        raise ApiError(f"{token_id!r} is no token's name; expected one such as sglang@pve!read")
+    client = make(
+        at.hostname,
+        port=at.port or PORT,
+        user=user,
+        token_name=name,
+        token_value=token_secret,
+        verify_ssl=ca_path or True,
+        timeout=TIMEOUT_S,
+    )
+    return Api(url.rstrip("/"), client)
+
+
+def _words(error: Exception) -> str:
+    code = getattr(error, "status_code", None)
     if code == 401:
         return "the token is refused (401); expected its name as user@realm!name and its secret"
     if code == 403:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import ssl
+import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 TOKEN = ("sglang@pve!read", "9f2c-secret")
 BROKEN = 595  # what Proxmox VE answers for a node of the cluster that is down
+
+
+@functools.cache
+def certificate(name: str = "node") -> Path:
+    """A certificate for 127.0.0.1 that is its own authority, with its key in the same file."""
+    place = Path(tempfile.mkdtemp(prefix="sglang-pve-tls-")) / f"{name}.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{place}.key", "-out", str(place)]
+    subprocess.run(command, check=True, capture_output=True)
+    return place
 
 
 @contextlib.contextmanager
@@ -38,9 +53,12 @@ def served(answers: Mapping[str, Any]) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate(), f"{certificate()}.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"https://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

@@ -23,7 +23,8 @@ def tool(name, *arguments, **environment):
 
 def source(place, url, **more):
     path = place / "farm.sglang_pve.yml"
-    path.write_text(json.dumps({"plugin": "sglang_pve", "api_url": url, "api_token_id": pve_api_kit.TOKEN[0], **more}))
+    how = {"api_url": url, "api_token_id": pve_api_kit.TOKEN[0], "api_ca_path": str(pve_api_kit.certificate())}
+    path.write_text(json.dumps({"plugin": "sglang_pve", **how, **more}))
     return path
 
 
@@ -74,6 +75,20 @@ def test_an_api_that_says_no_stops_the_run(tmp_path, answers, secret, words):
     assert words in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"api_ca_path": str(pve_api_kit.certificate("another"))}, "whether api_ca_path knows its certificate"),
+        ({"api_url": "http://127.0.0.1:8006"}, "expected one such as https://pve1:8006"),
+        ({"api_token_id": "root@pam"}, "expected one such as sglang@pve!read"),
+    ],
+)
+def test_what_cannot_be_the_api_is_refused_in_words(tmp_path, how, words):
+    with pve_api_kit.served(pve_api_kit.cluster()) as url:
+        done = listed(source(tmp_path, url, **how))
+    assert done.returncode != 0 and words in " ".join(done.stderr.split())
+
+
 def test_an_api_that_is_not_there_stops_the_run(tmp_path):
     with pve_api_kit.served({}) as url:
         pass
@@ -104,6 +119,7 @@ def module(url, **more):
         "api_node": "pve1",
         "api_token_id": pve_api_kit.TOKEN[0],
         "api_token_secret": pve_api_kit.TOKEN[1],
+        "api_ca_path": str(pve_api_kit.certificate()),
         **more,
     }
     command = ["-m", "pve_container_info", "-a", json.dumps(arguments), "-o", "localhost", "-i", "localhost,"]
