@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Wait for a server in short calls, and show what its engine is doing in between."""
+"""Wait for a server in short calls, show what its engine is doing in between, and say why it failed."""
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
+import yaml
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+
+PROJECT = Path(__file__).resolve().parent.parent
+# Ansible puts module_utils in the path of modules only, not of plugins.
+sys.path.append(str(PROJECT / "module_utils"))
+from sglang_pve import journal
 
 # So long a call waits before it says how far the server has come; a server that starts warm is ready within the first.
 PATIENCE_S = 20
@@ -15,13 +23,14 @@ AGAIN_S = 120
 
 
 class ActionModule(ActionBase):
-    """Arguments: those of the module, less patience and restarts."""
+    """Arguments: those of the module, less patience and restarts; and running, a running limit that fits."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         args = dict(self._task.args)
+        running = args.pop("running", None)
         timeout, begun, shown = int(args.get("timeout", 1800)), time.monotonic(), ("", 0.0)
         while True:
             passed = time.monotonic() - begun
@@ -31,10 +40,28 @@ class ActionModule(ActionBase):
             if not result.get("waiting"):
                 if "seconds" in result:
                     result["seconds"] = round(passed, 1)
-                return result
+                return diagnosed(result, running)
             if result["stage"] != shown[0] or passed - shown[1] > AGAIN_S:
                 shown = (result["stage"], passed)
                 Display().display(
                     f"{task_vars['inventory_hostname']}: {shown[0]} ({passed:.0f} s of at most {timeout})"
                 )
             args["restarts"] = result["restarts"]
+
+
+def read_signatures():
+    """Every signature of the project. Raises journal.SignatureError."""
+    return journal.check(yaml.safe_load((PROJECT / "signatures/sglang.yml").read_text(encoding="utf-8")))
+
+
+def diagnosed(result, running):
+    """The gate's failure with its diagnosis, of the newest run of the server that says something."""
+    runs, kernel, unit = (result.pop(name, None) or [] for name in ("runs", "kernel", "unit"))
+    if not result.get("failed") or not runs:
+        return result
+    signatures = read_signatures()
+    limit = int(running) if running else None
+    found = next(filter(None, (journal.diagnose(run, signatures, unit or {}, kernel, limit) for run in runs)), None)
+    if found:
+        result.update(diagnosis=found, msg=f"{result['why']}. {journal.sentence(found)}")
+    return result

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ansible.plugins.callback.default import CallbackModule as Default
 
-REPORTS = ("status.yml", "logs.yml", "verify_model.yml", "plan.yml")
+REPORTS = ("status.yml", "logs.yml", "verify_model.yml", "plan.yml", "diagnose.yml")
 
 
 class CallbackModule(Default):

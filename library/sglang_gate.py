@@ -93,6 +93,12 @@ stage:
   description: What it is doing, from the engine's own lines.
   returned: when waiting
   type: str
+diagnosis:
+  description: >-
+    Why it failed, of the signatures that the action plugin knows: C(id), C(cause), C(evidence) (a line of its journal),
+    C(cure), C(stage), C(cured_by) (C(plan), C(operator) or C(none)); absent where none matches.
+  returned: failure
+  type: dict
 journal:
   description: Last lines of the server's journal.
   returned: failure
@@ -197,7 +203,14 @@ def main() -> None:
     except gate.GateError as error:
         journal = server.journal_tail(item.unit)
         said = server.evidence(journal)
-        module.fail_json(msg=f"{item.name}: {error}" + (f". It said: {said}" if said else ""), journal=journal[-25:])
+        module.fail_json(
+            msg=f"{item.name}: {error}" + (f". It said: {said}" if said else ""),
+            why=f"{item.name}: {error}",
+            journal=journal[-25:],
+            runs=server.unit_runs(item.unit),
+            unit=Unit(item, 0).state(),
+            kernel=server.kernel_tail(),
+        )
     seconds = round(time.monotonic() - begun, 1)
     if pools is None:
         stage = gate.stage(lines_since_start(item))

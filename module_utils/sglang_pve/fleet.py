@@ -207,6 +207,7 @@ def read(
             "going_back": history.unfinished_rollback(entries),
             "verified": sorted(history.verified_releases(entries)),
             "waived": history.waivers(entries),
+            "settled": history.settled(entries),
             "tuning": being_tuned,
             "tuned": tuning.latest(entries),
             "tail": entries[-TAIL:],

@@ -228,3 +228,15 @@ def waivers(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
         for release in entry.get("releases") or [] if entry["event"] == "waived" else []:
             found.setdefault(release, {})[str(entry.get("rule"))] = str(entry.get("reason"))
     return found
+
+
+def settled(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
+    """Releases that a canary fell from to another plan of their ladder: release -> {"plan": its id, "reason"}.
+
+    A later deployment of the same flags begins with that plan, so that it changes nothing.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        if entry["event"] == "settled":
+            found[str(entry.get("wanted"))] = {"plan": str(entry.get("plan")), "reason": str(entry.get("reason"))}
+    return found

@@ -222,6 +222,38 @@ def journal_tail(unit: str, lines: int = 60, *matches: str) -> list[str]:
     return [line[:240] for line in done.stdout.splitlines()]
 
 
+def unit_runs(unit: str, lines: int = 600, most: int = 3) -> list[list[str]]:
+    """The unit's last journal lines by run, the newest run first, each oldest line first; at most ``most`` runs.
+
+    A line that belongs to no run, such as journald's own about lines that it suppressed, counts to the run before it.
+    """
+    fields = "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID,INVOCATION_ID"
+    command = ["journalctl", "--unit", unit, "--lines", str(lines), "--output", "json", "--no-pager", fields]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    runs: dict[str, list[str]] = {}
+    present = ""
+    for text in done.stdout.splitlines():
+        try:
+            entry = json.loads(text)
+        except ValueError:
+            continue
+        message = entry.get("MESSAGE")
+        present = str(entry.get("_SYSTEMD_INVOCATION_ID") or entry.get("INVOCATION_ID") or present)
+        # What is no UTF-8 comes as a list of bytes.
+        said = bytes(message).decode(errors="replace") if isinstance(message, list) else str(message or "")
+        runs.setdefault(present, []).append(said[:400])
+    return list(reversed(runs.values()))[:most]
+
+
+def kernel_tail(lines: int = 100) -> list[str]:
+    """Last lines of the kernel's log; none where it may not be read, as in most unprivileged containers."""
+    try:
+        done = subprocess.run(["dmesg", "--notime"], capture_output=True, text=True, errors="replace", check=False)
+    except OSError:
+        return []
+    return done.stdout.splitlines()[-lines:] if done.returncode == 0 else []
+
+
 def evidence(journal: list[str]) -> str:
     """The last line that names an error, which is where a traceback ends; empty when none does."""
     telling = [line.strip() for line in journal if ERROR.search(line)]

@@ -2,7 +2,8 @@
 
 Files: `<folder>/<UUID of the card>`, `<folder>/gpu<index>`, `<folder>/all`; the first that exists is taken.
 Keys: `stage` (see failures.STAGES; each kind has its own default), `kind`, `seconds` (wait before it happens),
-`release` (only for the server whose SGLANG_PVE_RELEASE is this).
+`release` (only for the server whose SGLANG_PVE_RELEASE is this), `argument` (only where this word is one of its
+arguments).
 Kinds: `exit`, `die-after` (an exit while serving), `hang`, `slow`, `garbage`, `wrong-pools`, `oom-killed`,
 and every name in failures.FAILURES.
 """
@@ -10,6 +11,7 @@ and every name in failures.FAILURES.
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -31,11 +33,12 @@ _DEFAULT_STAGE = {
 class Fault:
     """What this server is told to do wrong; a healthy one has kind None."""
 
-    def __init__(self, stage=None, kind=None, seconds=0.0, release=None):
+    def __init__(self, stage=None, kind=None, seconds=0.0, release=None, argument=None):
         self.stage = stage
         self.kind = kind
         self.seconds = seconds
         self.release = release
+        self.argument = argument
 
     def reach(self, stage, path=""):
         """Called on reaching a stage: returns if nothing is to happen there, else waits, and fails as asked."""
@@ -67,7 +70,8 @@ def read():
     for file in (folder / name for name in names):
         if file.is_file():
             fault = _parse(file)
-            if fault.release in (None, os.environ.get("SGLANG_PVE_RELEASE")):
+            ours = fault.release in (None, os.environ.get("SGLANG_PVE_RELEASE"))
+            if ours and (fault.argument is None or fault.argument in sys.argv):
                 return fault
     return Fault()
 
@@ -77,7 +81,7 @@ def _parse(file):
         found = json.loads(file.read_text(encoding="utf-8"))
         kind = found["kind"]
         stage = found.get("stage") or _DEFAULT_STAGE.get(kind) or FAILURES[kind][0]
-        fault = Fault(stage, kind, float(found.get("seconds", 0)), found.get("release"))
+        fault = Fault(stage, kind, float(found.get("seconds", 0)), found.get("release"), found.get("argument"))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f'{file}: expected an object such as {{"stage": "weights", "kind": "exit"}}: {error!r}'
