@@ -56,7 +56,9 @@ class ActionModule(ActionBase):
         """A server that answers is well, also when an earlier run of it failed: that is told beside it."""
         runs = seen["runs"] or [[]]
         ended = seen["unit"] if seen["unit"].get("active") != "active" else {}
-        found = next(filter(None, (journal.diagnose(run, signatures, ended, kernel) for run in runs)), None)
+        found = next(
+            filter(None, (journal.diagnose(run, signatures, ended, kernel, seen["fits"]) for run in runs)), None
+        )
         well = bool(seen["healthy"] or seen["lent"] or (seen["unit"].get("active") in ("inactive", None) and not found))
         return {"well": well, "state": seen["unit"].get("active"), "release": seen["release"], "diagnosis": found}
 

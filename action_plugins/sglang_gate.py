@@ -23,14 +23,13 @@ AGAIN_S = 120
 
 
 class ActionModule(ActionBase):
-    """Arguments: those of the module, less patience and restarts; and running, a running limit that fits."""
+    """Arguments: those of the module, less patience and restarts."""
 
     TRANSFERS_FILES = False
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         args = dict(self._task.args)
-        running = args.pop("running", None)
         timeout, begun, shown = int(args.get("timeout", 1800)), time.monotonic(), ("", 0.0)
         while True:
             passed = time.monotonic() - begun
@@ -40,7 +39,7 @@ class ActionModule(ActionBase):
             if not result.get("waiting"):
                 if "seconds" in result:
                     result["seconds"] = round(passed, 1)
-                return diagnosed(result, running)
+                return diagnosed(result)
             if result["stage"] != shown[0] or passed - shown[1] > AGAIN_S:
                 shown = (result["stage"], passed)
                 Display().display(
@@ -54,14 +53,13 @@ def read_signatures():
     return journal.check(yaml.safe_load((PROJECT / "signatures/sglang.yml").read_text(encoding="utf-8")))
 
 
-def diagnosed(result, running):
+def diagnosed(result):
     """The gate's failure with its diagnosis, of the newest run of the server that says something."""
-    runs, kernel, unit = (result.pop(name, None) or [] for name in ("runs", "kernel", "unit"))
+    runs, kernel, unit, limit = (result.pop(name, None) for name in ("runs", "kernel", "unit", "fits"))
     if not result.get("failed") or not runs:
         return result
     signatures = read_signatures()
-    limit = int(running) if running else None
-    found = next(filter(None, (journal.diagnose(run, signatures, unit or {}, kernel, limit) for run in runs)), None)
+    found = next(filter(None, (journal.diagnose(run, signatures, unit, kernel or [], limit) for run in runs)), None)
     if found:
         result.update(diagnosis=found, msg=f"{result['why']}. {journal.sentence(found)}")
     return result

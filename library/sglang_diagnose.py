@@ -28,7 +28,7 @@ RETURN = r"""
 servers:
   description: >-
     By name (gpu0): C(unit) (as systemd says), C(healthy), C(runs) (lines of the newest runs, newest first), C(release),
-    C(argv), C(files) (unit files, by path).
+    C(fits) (running requests that would have fitted), C(argv), C(files) (unit files, by path).
   returned: always
   type: dict
 kernel:
@@ -42,7 +42,7 @@ import json
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import fleet, gate, host, redact, server
+from ansible.module_utils.sglang_pve import fits, fleet, gate, host, redact, server
 
 
 def read(item):
@@ -55,13 +55,15 @@ def read(item):
         argv = []
     files = [item.systemd / "sglang@.service", item.drop_in, item.directory / "server.env"]
     running = unit.get("active") == "active"
+    runs = server.unit_runs(item.unit)
     return {
         "unit": unit,
+        "fits": fits.of_release(manifest.parent, [line for run in runs for line in run]),
         "healthy": running and bool(seen["parameters"]) and gate.healthy(fleet.base_url(seen["parameters"]), 5),
         "lent": server.read_loan(item),
         "release": seen["release"],
         "argv": [redact.line(word) for word in argv],
-        "runs": [[redact.line(line) for line in run] for run in server.unit_runs(item.unit)],
+        "runs": [[redact.line(line) for line in run] for run in runs],
         "files": {str(path): redact.text(path.read_text(errors="replace")) for path in files if path.is_file()},
     }
 

@@ -110,7 +110,7 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.warnings import warn
-from ansible.module_utils.sglang_pve import drafting, fleet, gate, host, occupied, server
+from ansible.module_utils.sglang_pve import drafting, fits, fleet, gate, host, occupied, server
 
 
 class Unit:
@@ -197,19 +197,26 @@ def main() -> None:
         module.exit_json(changed=False, skipped=True, msg="known after the server has started")
     item = server.Server(module.params["index"])
     begun = time.monotonic()
+    unit = Unit(item, module.params["restarts"])
     try:
-        unit = Unit(item, module.params["restarts"])
         pools = prove(module.params, item, unit)
     except gate.GateError as error:
         journal = server.journal_tail(item.unit)
         said = server.evidence(journal)
+        now = unit.state()
+        # The runs of this wait only: an earlier failure is not this one's.
+        runs = server.unit_runs(item.unit, most=1 + max((now.get("restarts") or 0) - unit.restarts, 0))
+        ended = now.get("active") != "active" and (now.get("active") != "activating" or now["sub"] == "auto-restart")
         module.fail_json(
             msg=f"{item.name}: {error}" + (f". It said: {said}" if said else ""),
             why=f"{item.name}: {error}",
             journal=journal[-25:],
-            runs=server.unit_runs(item.unit),
-            unit=Unit(item, 0).state(),
-            kernel=server.kernel_tail(),
+            runs=runs,
+            unit=now if ended else {},
+            kernel=server.kernel_tail() if ended else [],
+            fits=fits.of_release(
+                item.release_directory(module.params["release"]), [line for run in runs for line in run]
+            ),
         )
     seconds = round(time.monotonic() - begun, 1)
     if pools is None:

@@ -14,6 +14,7 @@ KEYS = {"id", "any", "stage", "cause", "cure", "cured_by", "source"}
 END_KEYS = {"id", "status", "result", "cause", "cure", "cured_by", "source"}
 # An engine's line begins with its time, and often its rank.
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d [\d:]+[^\]]*\]\s*")
+_ERROR = re.compile(r"\S*(Error|Exception)(: |$)")
 
 
 class SignatureError(ValueError):
@@ -50,7 +51,8 @@ def diagnose(
 
     ``lines``: the journal of one run of the server, oldest first; ``unit``: {"exit_status", "result"} of systemd, None
     or empty while it runs; ``kernel``: lines of the kernel's log where they can be read; ``running``: a running limit
-    that fits, for the cure. Of several signatures the first in their order counts, and of it the first line.
+    that fits, for the cure. Of several signatures the first in their order counts, and of it the first line; those that
+    nothing cures only say that something failed, and come last.
     """
     told = [_PREFIX.sub("", line).strip() for line in lines]
     stop = next((at for at, line in enumerate(told) if re.search(signatures["stopping"], line)), len(told))
@@ -59,12 +61,23 @@ def diagnose(
     telling = [line for line in told if not any(pattern.search(line) for pattern in noise)]
     ready = next((at for at, line in enumerate(telling) if re.search(signatures["ready"], line)), None)
     suppressed = any(re.search(signatures["suppressed"], line) for line in told)
-    for item in signatures.get("signatures") or []:
-        found = _first(item, [*telling, *kernel], ready)
-        if found is not None:
-            at, line = found
-            stage = "run" if ready is not None and at > ready else "init"
-            return _answer(item, line, stage, suppressed, running)
+    # The kernel's log tells of other processes and other days too, so it counts where the journal knows no cause, but
+    # before what only says that something failed.
+    causes = [item for item in signatures.get("signatures") or [] if item["cured_by"] != "none"]
+    rest = [item for item in signatures.get("signatures") or [] if item["cured_by"] == "none"]
+    passes = [(causes, telling, ready)]
+    if unit:
+        passes.append((causes, list(kernel), None if ready is None else -1))
+    for items, said, since in [*passes, (rest, telling, ready)]:
+        for item in items:
+            found = _first(item, said, since)
+            if found is not None:
+                at, line = found
+                if items is rest:
+                    # What it was stands where the traceback ends.
+                    line = next((text for text in reversed(said[at:]) if _ERROR.match(text)), line)
+                stage = "run" if since is not None and at > since else "init"
+                return _answer(item, line, stage, suppressed, running)
     for item in signatures.get("ends") or []:
         if unit and _ended(item, unit):
             line = f"result {unit.get('result')}, exit status {unit.get('exit_status')}"

@@ -225,7 +225,8 @@ def journal_tail(unit: str, lines: int = 60, *matches: str) -> list[str]:
 def unit_runs(unit: str, lines: int = 600, most: int = 3) -> list[list[str]]:
     """The unit's last journal lines by run, the newest run first, each oldest line first; at most ``most`` runs.
 
-    A line that belongs to no run, such as journald's own about lines that it suppressed, counts to the run before it.
+    A line that belongs to no run counts to the run before it, and what journald says that it dropped, which it does not
+    say in the unit's name, to all of them.
     """
     fields = "--output-fields=MESSAGE,_SYSTEMD_INVOCATION_ID,INVOCATION_ID"
     command = ["journalctl", "--unit", unit, "--lines", str(lines), "--output", "json", "--no-pager", fields]
@@ -242,7 +243,10 @@ def unit_runs(unit: str, lines: int = 600, most: int = 3) -> list[list[str]]:
         # What is no UTF-8 comes as a list of bytes.
         said = bytes(message).decode(errors="replace") if isinstance(message, list) else str(message or "")
         runs.setdefault(present, []).append(said[:400])
-    return list(reversed(runs.values()))[:most]
+    dropped = ["journalctl", "--since=-1hour", "--output", "cat", "--no-pager", "SYSLOG_IDENTIFIER=systemd-journald"]
+    own = subprocess.run(dropped, capture_output=True, text=True, errors="replace", check=False).stdout.splitlines()
+    lost = [line for line in own if f" messages from {unit}" in line]
+    return [[*run, *lost] for run in reversed(runs.values())][:most]
 
 
 def kernel_tail(lines: int = 100) -> list[str]:

@@ -35,6 +35,15 @@ STARTS = {
     "lacks-nvcc": ({"kind": "nvcc"}, "Could not find nvcc"),
     "lacks-a-kernel": ({"kind": "no-kernel-image"}, "no kernel image"),
 }
+# What the diagnosis of some of them says.
+CAUSES = {
+    "dies-at-the-pools": "the pools that the flags ask for do not fit on the card",
+    "dies-at-the-graphs": "the card has not the memory that this plan needs while it starts",
+    "dies-soon-after": "a pool of the engine ran out in service",
+    "is-killed-for-memory": "the kernel ended it because the container's main memory ran out",
+    "lacks-nvcc": "no CUDA compiler where the server looks for one",
+    "lacks-a-kernel": "a kernel library has no code for this card",
+}
 LISTEN = "import socket, time; held = socket.create_server(('0.0.0.0', 30001)); time.sleep(600)"
 
 
@@ -85,7 +94,11 @@ def test_canary(fleet: Fleet, two: Two, name: str) -> None:
     with fleet.fault("gpu0", release=two.new, **fault):
         text = two.to_new("--limit", fleet.host(0), code=2)
     assert words in text
+    assert CAUSES.get(name, "") in text
     assert f"Release {two.old} serves again." in text
+    history = [json.loads(line) for line in fleet.inside(f"cat {HISTORY}").splitlines()]
+    failed = [entry for entry in history if entry.get("event") == "failed"]
+    assert CAUSES.get(name, "") in failed[-1]["reason"], "the history keeps the diagnosis"
     assert two.well()
 
 

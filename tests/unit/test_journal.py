@@ -33,8 +33,7 @@ def test_what_was_said_gets_its_diagnosis(case):
 
 def test_every_signature_and_every_end_has_a_case():
     known = {item["id"] for kind in ("signatures", "ends") for item in SIGNATURES[kind]}
-    # These two stand for what is rare, and are written down from reports without an exact text.
-    assert known - {case["id"] for case in LINES} <= {"gpu-lost", "unit-directory"}
+    assert known - {case["id"] for case in LINES} <= {"unit-directory"}
 
 
 @pytest.mark.parametrize("path", sorted((CASES / "journals").glob("*.log")), ids=lambda path: path.stem)
@@ -67,7 +66,10 @@ def test_the_cause_counts_and_not_what_follows_from_it():
         "Exception: Capture cuda graph failed",
     ]
     assert diagnose(lines)["id"] == "toolkit-incomplete"
-    assert diagnose(lines[1:])["id"] == "memory-capture", "a capture that fails is told by its own line"
+    assert diagnose(lines[1:])["id"] == "kernel-compile"
+    assert diagnose(lines[2:])["id"] == "memory-capture", (
+        "a capture that fails is told by its own line where nothing else is"
+    )
 
 
 @pytest.mark.parametrize(
