@@ -92,6 +92,12 @@ def test_what_a_killed_run_left_is_known_until_the_server_has_a_release_again():
     assert "gpu2" in tuning.sentences({"gpu2": "b"})[0] and "release b" in tuning.sentences({"gpu2": "b"})[0]
 
 
+def test_a_plan_that_was_the_fastest_is_not_one_that_a_canary_falls_from_any_more():
+    fell = [{"event": "settled", "wanted": name, "plan": "batch/2", "reason": "memory"} for name in ("a", "b")]
+    assert history.settled([*fell, {"event": "tuned", "release": "a"}]).keys() == {"b"}
+    assert history.settled([*fell[1:], {"event": "tuned", "release": "a"}, fell[0]]).keys() == {"a", "b"}
+
+
 def test_the_fastest_of_those_that_passed_wins_the_earlier_of_equals():
     first, second, third = ladder()[:3]
     trials = [trial(first, 900.0), trial(second, failed="it did not start"), trial(third, 900.0)]
