@@ -16,7 +16,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 # A controller-side plugin does not see the project's module_utils by itself.
 sys.path.insert(0, str(PROJECT / "module_utils"))
 
-from sglang_pve import estimate
+from sglang_pve import estimate, tuning
 from sglang_pve.findings import Finding
 from sglang_pve.flags import FlagTable, FlagTableError, split_argv
 from sglang_pve.ladder import climb
@@ -43,6 +43,7 @@ ARGUMENTS = {
     "mtp": {"type": "bool"},
     "flags": {"type": "dict", "default": {}},
     "env": {"type": "dict", "default": {}},
+    "tuned": {"type": "list", "elements": "dict", "default": []},
     "report": {"type": "bool", "default": False},
 }
 PASSED_ON = ("checkpoint", "gpu", "workload", "model_path", "served_model_name", "allow_reduced_state", "mtp")
@@ -93,7 +94,16 @@ class ActionModule(ActionBase):
         for plan in ladder:
             flags = {table.canonical(name): " ".join(values) or True for name, values in split_argv(plan["argv"])}
             plan["estimate"] = estimate.of_plan(plan, flags, args["checkpoint"], args["workload"], card)
-        return self._answer(result, args, ladder[0], ladder)
+            plan["hash"] = tuning.fingerprint(plan)
+        own = self._tune_key(args)
+        ladder = tuning.prefer(ladder, args["tuned"], own)
+        return {**self._answer(result, args, ladder[0], ladder), "tune_key": own}
+
+    @staticmethod
+    def _tune_key(args: dict[str, Any]) -> dict[str, str]:
+        work = {name: args[name] for name in ("workload", "allow_reduced_state", "profile", "mtp", "flags", "env")}
+        digest = str(args["checkpoint"].get("digest") or "")
+        return tuning.key(str(args["gpu"].get("card") or ""), digest, str(args["stack"].get("id") or ""), work)
 
     @staticmethod
     def _cards() -> list[dict[str, Any]]:

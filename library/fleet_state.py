@@ -48,8 +48,9 @@ state:
     C(host), C(nvcc) (version), C(compilers) (found, and offered by apt), C(wheels) (file names), C(gpus), C(foreign)
     (SGLang servers and unit files of others, and take-overs that were not finished), C(stacks), C(releases),
     C(servers) by name (C(gpu0)), C(lock) with a sentence about who holds it, and C(history) with the line of verified
-    states, where a rollback that was stopped went (C(going_back)), all verified releases, the last entries, how many
-    lines could not be read, and notes on it.
+    states, where a rollback that was stopped went (C(going_back)), all verified releases, servers that are being tuned
+    and what they served (C(tuning)), the newest measurement of each kind (C(tuned)), the last entries, how many lines
+    could not be read, and notes on it.
   returned: always
   type: dict
 """

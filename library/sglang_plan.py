@@ -93,6 +93,13 @@ options:
     description: Environment variables added to the plan's; V(null) removes one.
     type: dict
     default: {}
+  tuned:
+    description:
+      - What was measured in this container, as M(fleet_state) returned it (C(history.tuned)). The ladder begins with
+        the plan that was the fastest for this card, checkpoint, stack and workload, as long as it is in it.
+    type: list
+    elements: dict
+    default: []
   report:
     description: Return error findings in RV(plan) instead of failing, so that those of several servers are shown once.
     type: bool
@@ -145,11 +152,15 @@ plan:
 ladder:
   description:
     - The plan and those that a canary falls back to, in order. Each has all of RV(plan), C(id) (C(batch/2)),
-      C(differs) and C(estimate) (C(requests) that really run, C(tokens_per_s), null for an unknown card, and C(basis),
-      a sentence).
+      C(differs), C(hash) (of what it starts) and C(estimate) (C(requests) that really run, C(tokens_per_s), null for
+      an unknown card, and C(basis), a sentence).
   returned: when the profile exists
   type: list
   elements: dict
+tune_key:
+  description: What a measurement of these plans is good for, as the history keeps it.
+  returned: when the profile exists
+  type: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule

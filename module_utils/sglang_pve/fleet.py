@@ -9,7 +9,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from . import adopt, foreign, gate, gpus, history, holders, host, host_compiler, lock, release, schema, server, toolkit
+from . import (
+    adopt,
+    foreign,
+    gate,
+    gpus,
+    history,
+    holders,
+    host,
+    host_compiler,
+    lock,
+    release,
+    schema,
+    server,
+    toolkit,
+    tuning,
+)
 
 SCHEMA = 1
 # What a person or a program needs of the recent past; the whole of it stays in the file.
@@ -168,6 +183,7 @@ def read(
     servers = read_servers(root, systemd, discover(root, systemd), cards)
     for seen in servers.values():
         seen["release_error"] = release_error(seen["release"], releases)
+    being_tuned = tuning.unfinished(entries, {name: seen["release"] for name, seen in servers.items()})
     return {
         "schema": SCHEMA,
         "newer": schema.newer(),
@@ -192,8 +208,10 @@ def read(
             "verified": sorted(history.verified_releases(entries)),
             "waived": history.waivers(entries),
             "settled": history.settled(entries),
+            "tuning": being_tuned,
+            "tuned": tuning.latest(entries),
             "tail": entries[-TAIL:],
             "broken_lines": broken,
-            "notes": history.notes(entries[-TAIL:], broken, history.timestamp()),
+            "notes": [*history.notes(entries[-TAIL:], broken, history.timestamp()), *tuning.sentences(being_tuned)],
         },
     }

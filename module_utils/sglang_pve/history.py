@@ -239,4 +239,7 @@ def settled(entries: Iterable[Entry]) -> dict[str, dict[str, str]]:
     for entry in entries:
         if entry["event"] == "settled":
             found[str(entry.get("wanted"))] = {"plan": str(entry.get("plan")), "reason": str(entry.get("reason"))}
+        elif entry["event"] == "tuned":
+            # It has passed since, and was the fastest.
+            found.pop(str(entry.get("release")), None)
     return found

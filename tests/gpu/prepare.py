@@ -83,7 +83,7 @@ def render(plan: dict[str, Any], stack: dict[str, Any]) -> str:
         _plan_cuda_home=f"/opt/sglang/stacks/{stack['id']}/cuda",
         _plan_cache=f"{stack['id']}/gpu-test",
         sglang_start_timeout=1800,
-        _plan_resolved={"plan": plan},
+        _plan_named=plan,
     )
 
 

@@ -42,7 +42,7 @@ class Container:
             _plan_cuda_home=str(place / "cuda"),
             _plan_cache="abc/sm120",
             sglang_start_timeout=1800,
-            _plan_resolved={"plan": {"env": {"HF_HUB_OFFLINE": "1"}, "argv": ["--page-size", "1"]}},
+            _plan_named={"env": {"HF_HUB_OFFLINE": "1"}, "argv": ["--page-size", "1"]},
         )
         for path, here in {"/opt/sglang": "opt", "/run/sglang": "run", "/var/cache/sglang": "cache"}.items():
             text = text.replace(path, str(place / here))

@@ -1,0 +1,60 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of an action plugin that runs on the controller: action_plugins/sglang_tune_report.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: sglang_tune_report
+short_description: Print what was measured of a server's plans, and choose the fastest
+description:
+  - A table of plans with what was measured, the estimate and its error, then why some failed, then the fastest. Of
+    plans that were not tried yet only the estimate is shown. Runs on the controller.
+options:
+  server:
+    description: The server.
+    type: str
+    required: true
+  trials:
+    description: >-
+      Plans as C(plan) (C(batch/2)), C(release), C(hash), C(estimate) in tokens/s, and C(load) as M(sglang_load) gave
+      it, or C(failed) with the reason.
+    type: list
+    elements: dict
+    required: true
+  json:
+    description: Also write it as JSON to this file.
+    type: str
+    default: ''
+attributes:
+  check_mode: {support: full, description: It only prints.}
+  diff_mode: {support: none, description: It only prints.}
+author: [sglang-pve]
+"""
+
+EXAMPLES = r"""
+- name: Show what was measured
+  sglang_tune_report:
+    server: ct200-gpu3
+    trials: [{plan: batch/1, release: 1f0c2d3e4a5b, hash: 0a1b2c3d4e5f, estimate: 1141, failed: it did not start}]
+"""
+
+RETURN = r"""
+winner:
+  description: The fastest trial that passed; empty when none did.
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module.fail_json(
+        msg="sglang_tune_report needs its action plugin: run from the project's root, with its ansible.cfg"
+    )
+
+
+if __name__ == "__main__":
+    main()
