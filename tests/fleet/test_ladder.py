@@ -58,3 +58,5 @@ def test_a_reason_that_no_plan_cures_stops_at_once_and_what_served_serves_again(
         name: pid for name, pid in pids.items() if name != NAMES[0]
     }
     assert all(fleet.healthy(index) for index in range(3))
+    # The next deployment frees the release that failed.
+    fleet.good_run()
