@@ -18,7 +18,7 @@ sys.path.insert(0, str(PROJECT / "module_utils"))
 
 from sglang_pve import estimate, tuning
 from sglang_pve.findings import Finding
-from sglang_pve.flags import FlagTable, FlagTableError, split_argv
+from sglang_pve.flags import FlagTable, FlagTableError, options_of
 from sglang_pve.ladder import climb
 from sglang_pve.plan import WORKLOAD_KEYS, WORKLOAD_OPTIONS
 
@@ -92,7 +92,7 @@ class ActionModule(ActionBase):
         )
         card = estimate.card_of(str(args["gpu"].get("name") or args["gpu"].get("card") or ""), self._cards())
         for plan in ladder:
-            flags = {table.canonical(name): " ".join(values) or True for name, values in split_argv(plan["argv"])}
+            flags = options_of(plan["argv"], table)
             plan["estimate"] = estimate.of_plan(plan, flags, args["checkpoint"], args["workload"], card)
             plan["hash"] = tuning.fingerprint(plan)
         own = self._tune_key(args)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import host_compiler
-from .flags import FlagTable, split_argv
+from .flags import FlagTable, options_of
 from .lockfile import parse_lock
 from .shape import SCHEMA
 
@@ -107,15 +107,6 @@ def _at(value: Any, *names: str) -> Any:
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value
-
-
-def options_of(argv: Sequence[str], table: FlagTable | None) -> dict[str, Any]:
-    """A command line as ``plan.options``: one name for each option, true for one without value."""
-    found: dict[str, Any] = {}
-    for name, values in split_argv(argv):
-        key = table.canonical(name) if table else name.lstrip("-")
-        found[key] = True if not values else values[0] if len(values) == 1 else values
-    return found
 
 
 def masked(document: Mapping[str, Any]) -> Document:

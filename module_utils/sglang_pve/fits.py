@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from . import memory
+from .flags import options_of
 
 # Free memory before and after the weights, in the engine's own words (GiB, though it says GB).
 AVAILABLE = re.compile(r"Load weight (begin|end)\..*?avail mem=([0-9.]+) GB")
-
-
-def options(argv: Sequence[str]) -> dict[str, Any]:
-    """Options of a command line by name, without dashes; True for one without a value."""
-    following = [*argv[1:], "--"]
-    pairs = [(word, after) for word, after in zip(argv, following) if word.startswith("--")]
-    return {word[2:]: True if after.startswith("--") else after for word, after in pairs}
 
 
 def running(lines: Iterable[str], engine: str, argv: Sequence[str], config: Mapping[str, Any]) -> int | None:
@@ -29,7 +23,7 @@ def running(lines: Iterable[str], engine: str, argv: Sequence[str], config: Mapp
     free = {match[1]: float(match[2]) for match in map(AVAILABLE.search, lines) if match}
     if len(free) < 2 or engine not in memory.ENGINES:
         return None
-    given = options(argv)
+    given = options_of(argv)
     try:
         geometry = memory.Geometry.from_config(config)
         asked = memory.MemoryFlags.read(given, geometry).running or 1

@@ -321,3 +321,13 @@ def refused(flags: Mapping[str, Any], env: Mapping[str, Any]) -> list[Finding]:
     for name in sorted(name for name in env if not ENV_NAME.fullmatch(str(name))):
         refuse("env-name", str(name), "no name that a shell can export", "letters, digits and _", "Correct its name.")
     return found
+
+
+def options_of(argv: Sequence[str], table: FlagTable | None = None) -> dict[str, Any]:
+    """A command line by option: its value, True for one without, a list for several. Names are canonical with a
+    ``table``, and as they stand, without dashes, without one."""
+    found: dict[str, Any] = {}
+    for name, values in split_argv(argv):
+        key = table.canonical(name) if table else name.lstrip("-")
+        found[key] = True if not values else values[0] if len(values) == 1 else values
+    return found

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sglang_pve.flags import split_argv
+from sglang_pve.flags import options_of
 from sglang_pve.ladder import climb
 from sglang_pve.memory import MemoryFlags
 from sglang_pve.plan_report import ladder_text
@@ -115,8 +115,7 @@ def test_more_memory_never_plans_less_and_no_plan_exceeds_its_budget(name, memor
     for mib, one in ((memory, small), (memory + more, large)):
         if not one["argv"]:
             continue
-        flags = {word.lstrip("-"): " ".join(values) or True for word, values in split_argv(one["argv"])}
-        read = MemoryFlags.read(flags, GEOMETRY)
+        read = MemoryFlags.read(options_of(one["argv"]), GEOMETRY)
         budget = Budget.of(ENGINE, GEOMETRY, mib, MODEL["bytes"], MODEL["mtp_bytes"], PROFILES[name]["margin_gib"])
         assert budget.reserve(read).total <= budget.rest(read) + 1e-9
         pools = budget.pools(read)
