@@ -9,14 +9,13 @@ import sys
 import tarfile
 from pathlib import Path
 
-import yaml
 from ansible.plugins.action import ActionBase
 from ansible.utils.color import ANSIBLE_COLOR
 from ansible.utils.display import Display
 
-PROJECT = Path(__file__).resolve().parent.parent
 # Ansible puts module_utils in the path of modules only, not of plugins.
-sys.path.append(str(PROJECT / "module_utils"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import publish, signatures
 from sglang_pve import journal, redact, report
 
 display = Display()
@@ -31,34 +30,24 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         args = self._task.args
-        signatures = journal.check(yaml.safe_load((PROJECT / "signatures/sglang.yml").read_text(encoding="utf-8")))
-        servers = {}
+        known, servers = signatures(), {}
         for container in args["containers"]:
             for name, seen in container["read"]["servers"].items():
                 host = container["hosts"].get(name, f"{container['name']}-{name}")
-                servers[host] = self._judged(seen, container["read"]["kernel"], signatures)
+                servers[host] = self._judged(seen, container["read"]["kernel"], known)
         answer = {"verdict": "well" if all(one["well"] for one in servers.values()) else "ill", "servers": servers}
-        target = args.get("json") or ""
-        if target == "-":
-            display.display(json.dumps(answer, indent=1))
-        else:
-            for host, one in servers.items():
-                display.display(self._text(host, one))
-        if target not in ("", "-"):
-            Path(target).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        publish(answer, [self._text(host, one) for host, one in servers.items()], args.get("json"))
         if args.get("bundle"):
             pack(Path(args["bundle"]), args["containers"], answer)
             display.display(f"written: {args['bundle']}", stderr=True)
         return {"changed": False, **answer}
 
     @staticmethod
-    def _judged(seen, kernel, signatures):
+    def _judged(seen, kernel, known):
         """A server that answers is well, also when an earlier run of it failed: that is told beside it."""
         runs = seen["runs"] or [[]]
         ended = seen["unit"] if seen["unit"].get("active") != "active" else {}
-        found = next(
-            filter(None, (journal.diagnose(run, signatures, ended, kernel, seen["fits"]) for run in runs)), None
-        )
+        found = next(filter(None, (journal.diagnose(run, known, ended, kernel, seen["fits"]) for run in runs)), None)
         well = bool(seen["healthy"] or seen["lent"] or (seen["unit"].get("active") in ("inactive", None) and not found))
         return {"well": well, "state": seen["unit"].get("active"), "release": seen["release"], "diagnosis": found}
 

@@ -7,13 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-import yaml
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
-PROJECT = Path(__file__).resolve().parent.parent
 # Ansible puts module_utils in the path of modules only, not of plugins.
-sys.path.append(str(PROJECT / "module_utils"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import signatures
 from sglang_pve import journal
 
 # So long a call waits before it says how far the server has come; a server that starts warm is ready within the first.
@@ -48,18 +47,13 @@ class ActionModule(ActionBase):
             args["restarts"] = result["restarts"]
 
 
-def read_signatures():
-    """Every signature of the project. Raises journal.SignatureError."""
-    return journal.check(yaml.safe_load((PROJECT / "signatures/sglang.yml").read_text(encoding="utf-8")))
-
-
 def diagnosed(result):
     """The gate's failure with its diagnosis, of the newest run of the server that says something."""
     runs, kernel, unit, limit = (result.pop(name, None) for name in ("runs", "kernel", "unit", "fits"))
     if not result.get("failed") or not runs:
         return result
-    signatures = read_signatures()
-    found = next(filter(None, (journal.diagnose(run, signatures, unit, kernel or [], limit) for run in runs)), None)
+    known = signatures()
+    found = next(filter(None, (journal.diagnose(run, known, unit, kernel or [], limit) for run in runs)), None)
     if found:
         result.update(diagnosis=found, msg=f"{result['why']}. {journal.sentence(found)}")
     return result

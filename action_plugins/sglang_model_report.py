@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.color import ANSIBLE_COLOR
-from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import publish
 from sglang_pve import checkpoint_report
 
-display = Display()
 ORDER = ("good", "doubtful", "broken")
 
 
@@ -27,8 +25,7 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
-        target, colour = self._task.args.get("json") or "", ANSIBLE_COLOR
-        answers = []
+        answers, texts = [], []
         for model in self._task.args["models"]:
             report, reading = model["report"], model.get("reading")
             found = checkpoint_report.findings(report, reading)
@@ -41,12 +38,8 @@ class ActionModule(ActionBase):
                     "findings": [finding.as_dict() for finding in found],
                 }
             )
-            if target != "-":
-                display.display(f"{model['container']}\n{checkpoint_report.text(report, reading, colour)}\n")
+            texts.append(f"{model['container']}\n{checkpoint_report.text(report, reading, ANSIBLE_COLOR)}\n")
         worst = max((answer["verdict"] for answer in answers), key=ORDER.index, default="good")
         answer = {"verdict": worst, "models": answers}
-        if target == "-":
-            display.display(json.dumps(answer, indent=1))
-        elif target:
-            Path(target).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        publish(answer, texts, self._task.args.get("json"))
         return {"changed": False, **answer}

@@ -12,13 +12,13 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
-PROJECT = Path(__file__).resolve().parent.parent
 # A controller-side plugin does not see the project's module_utils by itself.
-sys.path.insert(0, str(PROJECT / "module_utils"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "module_utils"))
 
+from sglang_controller import FLAGS, PROJECT, flag_table
 from sglang_pve import estimate, tuning
 from sglang_pve.findings import Finding
-from sglang_pve.flags import FlagTable, FlagTableError, options_of
+from sglang_pve.flags import FlagTableError, options_of
 from sglang_pve.ladder import climb
 from sglang_pve.plan import WORKLOAD_KEYS, WORKLOAD_OPTIONS
 
@@ -75,10 +75,8 @@ class ActionModule(ActionBase):
             profiles = self._profiles(args)
         except UnknownProfileError as error:
             return self._answer(result, args, {"findings": [error.finding.as_dict()], "card": args["gpu"].get("card")})
-        flags_dir = Path(args["flags_dir"] or PROJECT / "stacks" / "flags")
         try:
-            renames = yaml.safe_load((PROJECT / "stacks/flags/renames.yml").read_text(encoding="utf-8"))
-            table = FlagTable.read(flags_dir / f"sglang-{engine}.tsv", engine, renames)
+            table = flag_table(engine, Path(args["flags_dir"] or FLAGS))
         except FlagTableError as error:
             raise AnsibleActionFail(f"{error}. Choose a stack whose engine has a table there, or add one.") from error
         ladder = climb(

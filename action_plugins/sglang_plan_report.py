@@ -9,15 +9,13 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.color import ANSIBLE_COLOR
-from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import publish
 from sglang_pve.findings import Finding, errors
 from sglang_pve.plan_report import ladder_text
 from sglang_pve.verdict import fold
-
-display = Display()
 
 
 class ActionModule(ActionBase):
@@ -33,14 +31,10 @@ class ActionModule(ActionBase):
             key = json.dumps(one["ladder"], sort_keys=True)
             groups.setdefault(key, {"servers": [], "ladder": one["ladder"]})["servers"].append(one["server"])
         answer = {"ladders": [{"card": one["ladder"][0]["card"], **one} for one in groups.values()]}
-        target = self._task.args.get("json") or ""
-        if target == "-":
-            display.display(json.dumps(answer, indent=1))
-        else:
-            for one in answer["ladders"]:
-                name = f"{one['card']}: {fold(one['servers'])}"
-                display.display(ladder_text(name, one["ladder"], ANSIBLE_COLOR) + "\n")
-        if target not in ("", "-"):
-            Path(target).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        texts = [
+            ladder_text(f"{one['card']}: {fold(one['servers'])}", one["ladder"], ANSIBLE_COLOR) + "\n"
+            for one in answer["ladders"]
+        ]
+        publish(answer, texts, self._task.args.get("json"))
         found = [Finding(**item) for one in answer["ladders"] for item in one["ladder"][0]["findings"]]
         return {"changed": False, **answer, "failed": bool(errors(found)), "msg": "a card has no plan; see above"}

@@ -11,13 +11,12 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.color import ANSIBLE_COLOR
-from ansible.utils.display import Display
 
-PROJECT = Path(__file__).resolve().parent.parent
 # Ansible puts module_utils in the path of modules only, not of plugins.
-sys.path.append(str(PROJECT / "module_utils"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import FLAGS, PROJECT, flag_table, publish, write
 from sglang_pve import facts, findings, report, rules, verdict
-from sglang_pve.flags import FlagTable, FlagTableError
+from sglang_pve.flags import FlagTableError
 
 ARGUMENTS = {
     "containers": {"type": "list", "elements": "dict", "default": []},
@@ -30,8 +29,6 @@ ARGUMENTS = {
     "save": {"type": "path"},
 }
 
-display = Display()
-
 
 class ActionModule(ActionBase):
     """Arguments as library/sglang_rules.py documents them."""
@@ -42,7 +39,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         super().run(tmp, task_vars)
         _, args = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        tables = Tables(Path(args["flags_dir"] or PROJECT / "stacks" / "flags"))
+        tables = Tables(Path(args["flags_dir"] or FLAGS))
         try:
             known = read_rules(Path(args["rules_dir"] or PROJECT / "rules"))
             if args["file"]:
@@ -77,15 +74,10 @@ class ActionModule(ActionBase):
             "findings": [item.as_dict() for item in remaining],
             "waived": {one.subject: [{**item.as_dict(), "reason": why} for item, why in one.waived] for one in judged},
         }
-        if target == "-":
-            display.display(json.dumps(answer, indent=1))
-        else:
-            listed = [item for item in remaining if not (brief and item.level == "not checked")]
-            shown = [report.findings_table(listed, ANSIBLE_COLOR), report.waived_lines(waived, ANSIBLE_COLOR)]
-            lines = [*filter(None, shown), f"verdict: {report.paint(word, word, ANSIBLE_COLOR)} ({counts})"]
-            display.display("\n".join(lines))
-        if target not in ("", "-"):
-            write(Path(target), json.dumps(answer, indent=1) + "\n", 0o644)
+        listed = [item for item in remaining if not (brief and item.level == "not checked")]
+        shown = [report.findings_table(listed, ANSIBLE_COLOR), report.waived_lines(waived, ANSIBLE_COLOR)]
+        lines = [*filter(None, shown), f"verdict: {report.paint(word, word, ANSIBLE_COLOR)} ({counts})"]
+        publish(answer, ["\n".join(lines)], target)
         errors = findings.errors(remaining)
         if errors:
             said = "\n".join(item.sentence() for item in errors)
@@ -103,14 +95,10 @@ class Tables:
         if engine not in self.read:
             path = self.directory / f"sglang-{engine}.tsv"
             try:
-                self.read[engine] = FlagTable.read(path, engine, self.renames()) if path.exists() else None
+                self.read[engine] = flag_table(engine, self.directory) if path.exists() else None
             except FlagTableError as error:
                 raise AnsibleActionFail(str(error)) from error
         return self.read[engine]
-
-    @staticmethod
-    def renames():
-        return yaml.safe_load((PROJECT / "stacks/flags/renames.yml").read_text(encoding="utf-8"))
 
 
 def read_rules(directory):
@@ -146,11 +134,3 @@ def save(path, documents):
     plain = [json.loads(json.dumps(facts.masked(one))) for one in documents]
     text += yaml.safe_dump_all(plain, sort_keys=False, explicit_start=True)
     write(path, text, 0o600)
-
-
-def write(path, text, mode):
-    try:
-        path.touch(mode=mode, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise AnsibleActionFail(f"{path} cannot be written: {error.strerror}") from error

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible.utils.color import ANSIBLE_COLOR
-from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import publish
 from sglang_pve import report
-
-display = Display()
 
 
 class ActionModule(ActionBase):
@@ -34,14 +31,8 @@ class ActionModule(ActionBase):
             name = f"container {container['vmid']} on {container['node']}"
             said += [f"{name}: {note}" for note in (container["lock"], *container["notes"]) if note]
         answer = {"verdict": word, "said": said, "servers": rows, "containers": containers}
-        target = self._task.args.get("json") or ""
-        if target == "-":
-            display.display(json.dumps(answer, indent=1))
-        else:
-            display.display(report.fleet_table(rows, ANSIBLE_COLOR))
-            display.display(f"{report.paint(word, word, ANSIBLE_COLOR)}: " + "\n  ".join(said))
-        if target not in ("", "-"):
-            Path(target).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        verdict = f"{report.paint(word, word, ANSIBLE_COLOR)}: " + "\n  ".join(said)
+        publish(answer, [report.fleet_table(rows, ANSIBLE_COLOR), verdict], self._task.args.get("json"))
         return {"changed": False, **answer}
 
     @staticmethod

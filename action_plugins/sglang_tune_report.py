@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 
 # Ansible puts module_utils in the path of modules only, not of plugins.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "module_utils"))
+from sglang_controller import publish
 from sglang_pve import tuning
 
 
@@ -25,9 +24,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         args = self._task.args
         trials = args["trials"]
-        Display().display(tuning.text(args["server"], trials) + "\n")
         best = tuning.winner(trials)
         answer = {"server": args["server"], "trials": trials, "winner": dict(best) if best else {}}
-        if args.get("json"):
-            Path(args["json"]).write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+        publish(answer, [tuning.text(args["server"], trials) + "\n"], args.get("json"))
         return {"changed": False, **answer}

@@ -40,15 +40,7 @@ ladders:
   elements: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    module.fail_json(
-        msg="sglang_plan_report needs its action plugin: run from the project's root, with its ansible.cfg"
-    )
-
+from ansible.module_utils.sglang_action import needs_its_action_plugin
 
 if __name__ == "__main__":
-    main()
+    needs_its_action_plugin("sglang_plan_report")

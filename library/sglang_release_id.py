@@ -49,13 +49,7 @@ release:
   type: dict
 """
 
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    module.fail_json(msg="sglang_release_id needs its action plugin: run from the project's root, with its ansible.cfg")
-
+from ansible.module_utils.sglang_action import needs_its_action_plugin
 
 if __name__ == "__main__":
-    main()
+    needs_its_action_plugin("sglang_release_id")

@@ -23,8 +23,8 @@ PROJECT = HERE.parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "module_utils"), str(PROJECT / "lab/checkpoint")]
 
 import make_checkpoint  # noqa: E402
+from sglang_controller import flag_table  # noqa: E402
 from sglang_pve.findings import Finding  # noqa: E402
-from sglang_pve.flags import FlagTable  # noqa: E402
 from sglang_pve.plan import ENVIRONMENT, resolve  # noqa: E402
 
 from action_plugins.sglang_stack_info import read_stack  # noqa: E402
@@ -33,11 +33,6 @@ NAME = "qwen3.6-27b"
 SIZES = json.loads((PROJECT / "tests/unit/cases/qwen3.6-27b.json").read_text())
 PYTHON = "3.12"
 Data = dict[str, Any]
-
-
-def flag_table(engine: str) -> FlagTable:
-    renames = yaml.safe_load((PROJECT / "stacks/flags/renames.yml").read_text())
-    return FlagTable.read(PROJECT / f"stacks/flags/sglang-{engine}.tsv", engine, renames)
 
 
 def plan_of(case: Data, data: Data, stack: Data, config: Data) -> Data:

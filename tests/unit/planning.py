@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from sglang_pve.flags import FlagTable
+from sglang_controller import flag_table
 from sglang_pve.memory import ENGINES, Geometry
 from sglang_pve.plan import resolve
 
@@ -16,10 +16,7 @@ STARTS = yaml.safe_load((CASES / "starts-0.5.11.yml").read_text())["starts"]
 GEOMETRY = Geometry.from_config(MODEL["config"])
 ENGINE = ENGINES["0.5.11"]
 RENAMES = yaml.safe_load((ROOT / "stacks/flags/renames.yml").read_text())
-TABLES = {
-    engine: FlagTable.read(ROOT / f"stacks/flags/sglang-{engine}.tsv", engine, RENAMES)
-    for engine in ("0.5.11", "0.5.23")
-}
+TABLES = {engine: flag_table(engine) for engine in ("0.5.11", "0.5.23")}
 TABLE = TABLES["0.5.11"]
 PROFILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "profiles").glob("*.yml"))}
 
@@ -40,10 +37,9 @@ def checkpoint(mtp: dict[str, Any] = COMPLETE, **changed: Any) -> dict[str, Any]
     return {"config": MODEL["config"], "bytes": size, "mtp": mtp, **changed}
 
 
-def plan(name: str = "batch", memory_mib: int = RTX_PRO_6000_MIB, **changed: Any) -> dict[str, Any]:
-    """A plan of the shipped data; ``changed`` are arguments of resolve."""
-    arguments = {
-        "profile": PROFILES[name],
+def arguments(memory_mib: int = RTX_PRO_6000_MIB, **changed: Any) -> dict[str, Any]:
+    """Arguments of resolve and climb, without the profile; ``changed`` are those that differ from the usual."""
+    usual = {
         "engine": "0.5.11",
         "flag_table": TABLE,
         "checkpoint": checkpoint(),
@@ -52,7 +48,12 @@ def plan(name: str = "batch", memory_mib: int = RTX_PRO_6000_MIB, **changed: Any
         "model_path": "/models/Qwen3.6-27B",
         "served_model_name": "qwen3.6-27b",
     }
-    return resolve(**{**arguments, **changed})
+    return {**usual, **changed}
+
+
+def plan(name: str = "batch", memory_mib: int = RTX_PRO_6000_MIB, **changed: Any) -> dict[str, Any]:
+    """A plan of the shipped data; ``changed`` are arguments of resolve."""
+    return resolve(**{"profile": PROFILES[name], **arguments(memory_mib, **changed)})
 
 
 def flags_of(planned: dict[str, Any]) -> dict[str, str]:

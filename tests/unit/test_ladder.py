@@ -19,6 +19,7 @@ from tests.unit.planning import (
     TABLE,
     TABLES,
     WORKLOAD,
+    arguments,
     checkpoint,
     flags_of,
     plan,
@@ -26,16 +27,7 @@ from tests.unit.planning import (
 
 
 def ladder(name="batch", memory_mib=RTX_PRO_6000_MIB, **changed):
-    arguments = {
-        "engine": "0.5.11",
-        "flag_table": TABLE,
-        "checkpoint": checkpoint(),
-        "gpu": {"card": "rtx-pro-6000", "memory_total_mib": memory_mib},
-        "workload": WORKLOAD,
-        "model_path": "/models/Qwen3.6-27B",
-        "served_model_name": "qwen3.6-27b",
-    }
-    return climb(PROFILES[name], PROFILES, **{**arguments, **changed})
+    return climb(PROFILES[name], PROFILES, **arguments(memory_mib, **changed))
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
