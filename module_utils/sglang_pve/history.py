@@ -167,12 +167,6 @@ def verified_releases(entries: Iterable[Entry]) -> set[str]:
     }
 
 
-def last_verified(entries: Iterable[Entry], server: str) -> str | None:
-    """The release that this server last served as part of a verified fleet, or None."""
-    states = line(entries)
-    return states[-1].get(server) if states else None
-
-
 def unfinished_rollback(entries: Iterable[Entry]) -> Snapshot | None:
     """What the servers were going back to when a rollback was stopped; None when none was, or a deployment came since.
 

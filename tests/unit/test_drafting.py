@@ -1,39 +1,11 @@
 """What /metrics says of drafts, from a real HTTP server, and what is made of it."""
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 from sglang_pve.drafting import accept_length, judge
 from sglang_pve.gate import GateError
 
 NAME = "sglang:spec_accept_length"
 LABELS = '{engine_type="unified",model_name="m",tp_rank="0"}'
-
-
-@pytest.fixture
-def metrics():
-    running = []
-
-    def serve(text, status=200):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(status if self.path == "/metrics" else 404)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        running.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield serve
-    for server in running:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(
@@ -45,12 +17,12 @@ def metrics():
         ("sglang:gen_throughput 12.0\n", None),
     ],
 )
-def test_the_length_is_read_from_the_metrics(metrics, text, length):
-    assert accept_length(metrics(text)) == length
+def test_the_length_is_read_from_the_metrics(serve, text, length):
+    assert accept_length(serve({"/metrics": (200, text)})) == length
 
 
-def test_a_server_without_metrics_says_nothing_and_one_that_is_gone_is_an_error(metrics):
-    assert accept_length(metrics(f"{NAME} 1.0\n", 404)) is None
+def test_a_server_without_metrics_says_nothing_and_one_that_is_gone_is_an_error(serve):
+    assert accept_length(serve({"/metrics": (404, f"{NAME} 1.0\n")})) is None
     with pytest.raises(GateError, match="failed"):
         accept_length("http://127.0.0.1:9")
 

@@ -1,9 +1,7 @@
 """The gate against real HTTP servers that are well, late, wrong, or broken in one way each."""
 
-import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from sglang_pve import gate
@@ -11,38 +9,6 @@ from sglang_pve import gate
 CHAT = {"choices": [{"message": {"content": "42"}}], "usage": {"completion_tokens": 2}}
 INFO = {"max_total_num_tokens": 1000, "max_running_requests": None, "version": "0.5.11"}
 EFFECTIVE = {**INFO, "internal_states": [{"effective_max_running_requests_per_dp": 64}]}
-
-
-@pytest.fixture
-def serve():
-    """Start a server from {path: (status, body)} and return its base URL; a body may be text."""
-    running = []
-
-    def start(answers):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                status, body = answers.get(self.path, (404, "no such path"))
-                text = body if isinstance(body, str) else json.dumps(body)
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.do_GET()
-
-            def log_message(self, *_):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        running.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    for server in running:
-        server.shutdown()
-        server.server_close()
 
 
 def chat(**change):
