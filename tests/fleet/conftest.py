@@ -8,17 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fleet_kit import NAMES, Fleet, changes
-
-from tests.lab_fixture import own_lab, present
+from fleet_kit import NAMES, Fleet, changes, in_own_lab
 
 
 @pytest.fixture(scope="session")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A lab in which nothing is deployed yet. What uses it must come before what uses `fleet`."""
-    with own_lab(first_vmid=261) as lab:
-        present(lab)
-        yield Fleet(lab, tmp_path_factory.mktemp("controller"))
+    with in_own_lab(261, tmp_path_factory.mktemp("controller")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +34,7 @@ def fleet(bare: Fleet) -> Iterator[Fleet]:
 @pytest.fixture(scope="session")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Another lab, whose three servers are on the container's own disk and outlive a reboot of it."""
-    with own_lab(first_vmid=261) as lab:
-        present(lab)
-        made = Fleet(lab, tmp_path_factory.mktemp("controller"))
+    with in_own_lab(261, tmp_path_factory.mktemp("controller")) as made:
         made.good_run()
         yield made
         assert changes(made.good_run()) == 0

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from tests.lab_fixture import PROJECT, Lab
+from tests.lab_fixture import PROJECT, Lab, own_lab, present
 
 GPUS = (0, 1, 2)
 NAMES = [f"gpu{index}" for index in GPUS]
@@ -251,6 +251,14 @@ class Fleet:
             yield
         finally:
             self.inside(f"rm {FAULTS}/{server}")
+
+
+@contextlib.contextmanager
+def in_own_lab(first_vmid: int, folder: Path) -> Iterator[Fleet]:
+    """A fleet in a lab of its own, in which nothing is deployed yet."""
+    with own_lab(first_vmid=first_vmid) as lab:
+        present(lab)
+        yield Fleet(lab, folder)
 
 
 class Running:

@@ -6,15 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fleet.fleet_kit import Fleet
-from tests.lab_fixture import own_lab, present
+from tests.fleet.fleet_kit import Fleet, in_own_lab
 
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Deployed and verified."""
-    with own_lab(first_vmid=271) as lab:
-        present(lab)
-        made = Fleet(lab, tmp_path_factory.mktemp("controller"))
+    with in_own_lab(271, tmp_path_factory.mktemp("controller")) as made:
         made.good_run()
         yield made
