@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import host_compiler
+from .account import SYSTEM_UID_MAX
 from .flags import FlagTable, split_argv
 from .lockfile import parse_lock
 from .shape import SCHEMA
@@ -22,8 +23,6 @@ MODEL_FIELDS = (
     "config",
     "findings",
 )
-# Debian's and Ubuntu's first number for a person.
-FIRST_ORDINARY_UID = 1000
 # More than Linux is built for; a range beyond it is a slip of the pen.
 MOST_CPUS = 1 << 16
 # A stack that brings this package compiles with it.
@@ -210,7 +209,7 @@ def _account(state: Mapping[str, Any], needs: Mapping[str, Any]) -> Document:
     uid = accounts["uids"].get(name)
     user = {
         "name": name,
-        "system": uid is None or 0 < uid < FIRST_ORDINARY_UID,
+        "system": uid is None or 0 < uid <= SYSTEM_UID_MAX,
         **({} if uid is None else {"uid": uid}),
     }
     return {"remove_ipc": accounts["remove_ipc"], "service_user": user}
