@@ -188,8 +188,8 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "number": ((int, float), "a number"),
     "text": ((str,), "a text"),
     "flag": ((bool,), "true or false"),
-    "list": ((list,), "a list"),
-    "option": ((str, bool, int, float, list), "a text, true or a list"),
+    "list": ((list,), "a list of texts or numbers"),
+    "option": ((str, bool, int, float, list), "a text, true or a list of texts or numbers"),
 }
 
 
@@ -319,5 +319,6 @@ def _check_leaf(path: str, value: Any, wrong: list[str], strange: list[str]) -> 
             strange.append(f"{path} is no fact" + (f" (did you mean {close[0]}?)" if close else ""))
     else:
         types, expected = _TYPES[kind]
-        if not isinstance(value, types) or (isinstance(value, bool) and kind == "number"):
+        plain = all(isinstance(item, (str, int, float)) for item in (value if isinstance(value, list) else []))
+        if not isinstance(value, types) or not plain or (isinstance(value, bool) and kind == "number"):
             wrong.append(f"{path} is {value!r}, expected {expected}")

@@ -228,6 +228,8 @@ def test_lists_of_cpus_are_read_as_the_kernel_writes_them():
             ],
             ["model.findings has {'id': []", "expected texts"],
         ),
+        ([{"schema": 1, "plan": {"options": {"a": [{"b": 1}]}}}], ["plan.options.a is [{'b': 1}]", "texts or numbers"]),
+        ([{"schema": 1, "container": {"noexec": [None]}}], ["container.noexec is [None]", "texts or numbers"]),
         ([{"schema": 1, "gpus": [None]}], ["gpus[] is None, expected a mapping"]),
         ([{"schema": 1, "plan": {"options": {8: "x"}}}], ["plan.options has the name 8, expected a text"]),
         ([{"schema": 1, "needs": {"servers": True, "disk_gib": "5"}}], ["servers is True", "disk_gib is '5'"]),

@@ -1,8 +1,12 @@
-"""Facts documents and container configurations with junk in them: refused in words or judged, and nothing else."""
+"""Facts documents and container configurations with junk in them: refused in words or judged, and nothing else.
+
+The same examples in every run; FUZZ_CASES=20000 tries so many others.
+"""
 
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 from hypothesis import given, settings
@@ -18,6 +22,7 @@ SCALARS = (
 JUNK = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SCALARS, inner, max_size=3), max_leaves=5
 )
+OTHERS = int(os.environ.get("FUZZ_CASES", "0"))
 LIKELY = st.sampled_from([None, [], {}, [None], [[]], {8: 1}, "x", 0, True])
 DOCUMENTS = [document(param.values[0]) for param in CASES]
 LINES = st.lists(st.sampled_from(FILE.splitlines()), max_size=20)
@@ -34,7 +39,7 @@ def judge(facts: dict[str, Any]) -> None:
     verdict.judge_all(RULES, [verdict.Subject("", documents, [], {})], lambda engine: TABLE)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=OTHERS or 600, derandomize=not OTHERS, deadline=None, database=None)
 @given(st.sampled_from(DOCUMENTS), st.data())
 def test_junk_in_the_place_of_a_fact(facts: dict[str, Any], data: st.DataObject) -> None:
     spoilt = copy.deepcopy(facts)
@@ -49,7 +54,7 @@ def test_junk_in_the_place_of_a_fact(facts: dict[str, Any], data: st.DataObject)
         assert "facts file f: " in str(error) and "docs/facts.md" in str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=OTHERS or 200, derandomize=not OTHERS, deadline=None, database=None)
 @given(LINES, st.lists(st.text(), max_size=3), st.sampled_from(["\n", "\r\n", "\r"]))
 def test_a_configuration_of_lines_in_any_order_and_of_text_that_is_none(
     lines: list[str], text: list[str], end: str
