@@ -14,7 +14,7 @@ from pathlib import Path
 
 DRIVER = "580.159.03"
 NAME = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
-CARDS_PER_NUMA_NODE, CPUS_PER_NUMA_NODE = 4, 16
+CARDS_PER_NUMA_NODE = 4
 NULL = os.makedev(1, 3)
 
 
@@ -32,8 +32,10 @@ def files(vmid: str, devices: list[str]) -> dict[str, str]:
         "sys/module/apparmor/parameters/enabled": "Y\n",
     }
     for node in range(2):
-        first = node * CPUS_PER_NUMA_NODE
-        found[f"sys/devices/system/node/node{node}/cpulist"] = f"{first}-{first + CPUS_PER_NUMA_NODE - 1}\n"
+        # CPUs that the container has, since it says itself which: every second one, or the only one.
+        cpus = sorted(os.sched_getaffinity(0))
+        near = ",".join(map(str, cpus[node::2] or cpus))
+        found[f"sys/devices/system/node/node{node}/cpulist"] = f"{near}\n"
     for index in cards:
         card = str(uuid.uuid5(uuid.NAMESPACE_OID, f"sglang-lab-{vmid}-{index}"))
         address = f"0000:{0xC1 + index:02x}:00.0"

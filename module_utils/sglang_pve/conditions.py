@@ -2,6 +2,7 @@
 
     PATH is VALUE | is not VALUE | is set | is not set | in [A, B] | not in [A, B]
     PATH < VALUE | <= | > | >=       versions and numbers, by the fact's type
+    PATH divides VALUE | not divides VALUE
     PATH has VALUE | lacks VALUE     lists
     PATH matches REGEX | not matches REGEX
 
@@ -19,12 +20,13 @@ from typing import Any, Union
 
 from .shape import UNKNOWN, UNSET, Facts, ShapeError, is_unknown, kind_of
 
-NEGATED = {"is not": "is", "not in": "in", "lacks": "has", "not matches": "matches"}
+NEGATED = {"is not": "is", "not in": "in", "lacks": "has", "not matches": "matches", "not divides": "divides"}
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": lambda a, b: bool(a <= b),
     ">=": lambda a, b: bool(a >= b),
     "<": lambda a, b: bool(a < b),
     ">": lambda a, b: bool(a > b),
+    "divides": lambda a, b: a != 0 and b % a == 0,
 }
 OPERATORS = ("is set", "is not set", *NEGATED, *NEGATED.values(), *ORDERS)
 ORDERED_KINDS = ("version", "number", "option")
@@ -247,10 +249,12 @@ def _checked_kind(clause: Clause, text: str, bound: Mapping[str, str]) -> str:
         raise ConditionError(f"clause {text!r}: {error}") from error
     if clause.operator in ("has", "lacks") and kind != "list":
         raise ConditionError(f"clause {text!r}: {clause.path} is a {kind}, expected a list")
-    if clause.operator in ORDERS:
+    if NEGATED.get(clause.operator, clause.operator) in ORDERS:
         key = version_key if kind == "version" else _number
         if kind not in ORDERED_KINDS:
             raise ConditionError(f"clause {text!r}: {clause.path} is a {kind}, which has no order")
+        if kind == "version" and clause.operator.endswith("divides"):
+            raise ConditionError(f"clause {text!r}: {clause.path} is a version, expected a number")
         if not references(clause.values[0]) and key(clause.values[0]) is None:
             raise ConditionError(f"clause {text!r}: {clause.values[0]!r} is no {kind}")
     return kind

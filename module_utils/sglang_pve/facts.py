@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import host_compiler
+from .account import SYSTEM_UID_MAX
 from .flags import FlagTable, options_of
 from .lockfile import parse_lock
 from .shape import SCHEMA
@@ -22,8 +23,8 @@ MODEL_FIELDS = (
     "config",
     "findings",
 )
-# Debian's and Ubuntu's first number for a person.
-FIRST_ORDINARY_UID = 1000
+# More than Linux is built for; a range beyond it is a slip of the pen.
+MOST_CPUS = 1 << 16
 # A stack that brings this package compiles with it.
 NVCC_PACKAGE = "nvidia-cuda-nvcc"
 _SECRET = re.compile(r"(?i)(key|token|password|secret|credentials?)$")
@@ -81,25 +82,58 @@ def derived(document: Mapping[str, Any]) -> Document:
     """The document with the facts that follow from others, where it does not give them itself."""
     target = _at(document, "history", "target", "engine")
     stack = {**({"engine": target} if target else {}), **(document.get("stack") or {})}
-    gpus = [_with_cpus(gpu, document) for gpu in document.get("gpus") or []]
-    return {**document, **({"stack": stack} if stack else {}), **({"gpus": gpus} if gpus else {})}
+    container = _with_access(document.get("container") or {})
+    gpus = [_near(gpu, document.get("node"), container) for gpu in document.get("gpus") or []]
+    own = {"stack": stack, "gpus": gpus, "container": container}
+    return {**document, **{name: value for name, value in own.items() if value}}
 
 
-def _with_cpus(gpu: Mapping[str, Any], document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A card with ``cpus_allowed``: whether the container may use a CPU of the card's NUMA node."""
-    near = _at(document, "node", "numa_cpus", str(gpu.get("numa_node")))
-    config = _at(document, "container", "config")
-    if near is None or not isinstance(config, Mapping) or "cpuset" not in config:
-        return gpu
-    allowed = config["cpuset"] is None or bool(cpu_numbers(near) & cpu_numbers(config["cpuset"]))
-    return {"cpus_allowed": allowed, **gpu}
+def _near(gpu: Mapping[str, Any], node: Any, container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A card with whether the container may use CPUs and memory of the card's NUMA node."""
+    number, config = gpu.get("numa_node"), container.get("config") or {}
+    near, cpus = _at(node, "numa_cpus", str(number)), container.get("cpus")
+    found: Document = {}
+    if near is not None and cpus is not None:
+        found["cpus_allowed"] = bool(cpu_numbers(near) & cpu_numbers(cpus))
+    # Where their number is limited, Proxmox VE chooses which.
+    elif near is not None and {"cpuset", "cores"} <= config.keys() and config["cores"] is None:
+        found["cpus_allowed"] = True
+    if number is not None and "memory_nodes" in config:
+        found["memory_allowed"] = config["memory_nodes"] is None or number in cpu_numbers(config["memory_nodes"])
+    return {**found, **gpu}
+
+
+def _with_access(container: Mapping[str, Any]) -> Document:
+    """The container with what its configuration says of CPUs and device nodes that it may use."""
+    config = container.get("config") or {}
+    found: Document = dict(container)
+    if found.get("cpus") is None and config.get("cpuset") is not None:
+        found["cpus"] = config["cpuset"]
+    if found.get("device_nodes") and config.get("devices") is not None and config.get("allow") is not None:
+        found["device_nodes"] = [_allowed(device, config) for device in found["device_nodes"]]
+    return found
+
+
+def _allowed(device: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A device node with whether the container's control group lets it be read and written."""
+    if device.get("path") in [entry.get("path") for entry in config["devices"]]:
+        return {"allowed": True, **device}
+    number = [device.get("major"), device.get("minor")]
+    if None in number:
+        return device
+    rights: set[str] = set()
+    for line in config["allow"]:
+        pairs = zip((line.get("major"), line.get("minor")), number)
+        if line.get("type") in ("a", "c") and all(str(given) in ("*", str(own)) for given, own in pairs):
+            rights.update(str(line.get("access")))
+    return {"allowed": {"r", "w"} <= rights, **device}
 
 
 def cpu_numbers(text: str) -> set[int]:
     """The numbers in a list of CPUs as the kernel writes it: ``0-3,8``. What is none is left out."""
     found: set[int] = set()
     for first, last in re.findall(r"(\d+)(?:-(\d+))?", str(text)):
-        found.update(range(int(first), int(last or first) + 1))
+        found.update(range(int(first), min(int(last or first), MOST_CPUS) + 1))
     return found
 
 
@@ -137,6 +171,7 @@ def _container(state: Mapping[str, Any]) -> Document:
     host, gpus = state["host"], state["gpus"]
     limits = [value for value in (host["memory"]["limit_bytes"], host["memory"]["total_bytes"]) if value]
     failed = gpus["status"] != "ok"
+    cache = host["disks"].get("/var/cache/sglang") or {}
     return {
         "status": "running",
         "os": {
@@ -150,8 +185,10 @@ def _container(state: Mapping[str, Any]) -> Document:
         "memory_limit_gib": min(limits) / GIB,
         "memory_used_gib": host["memory"]["used_bytes"] / GIB,
         "disk_free_gib": host["disks"]["/opt/sglang"]["free_bytes"] / GIB,
+        **({"cpus": host["cpus"], "cpu_count": len(cpu_numbers(host["cpus"]))} if host.get("cpus") else {}),
+        **({"cache_filesystem": cache["fs"]} if cache.get("fs") else {}),
         "noexec": sorted(path for path, mount in host["mounts"].items() if "noexec" in mount.get("flags", [])),
-        **{name: host[name] for name in ("device_nodes", "libraries") if name in host},
+        **{name: host[name] for name in ("device_nodes", "libraries", "numactl") if name in host},
     }
 
 
@@ -163,7 +200,7 @@ def _account(state: Mapping[str, Any], needs: Mapping[str, Any]) -> Document:
     uid = accounts["uids"].get(name)
     user = {
         "name": name,
-        "system": uid is None or 0 < uid < FIRST_ORDINARY_UID,
+        "system": uid is None or 0 < uid <= SYSTEM_UID_MAX,
         **({} if uid is None else {"uid": uid}),
     }
     return {"remove_ipc": accounts["remove_ipc"], "service_user": user}

@@ -42,8 +42,8 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
     """Return the container's facts.
 
     ``disks`` has one entry for each of ``paths``, about the file system that the path is or would be on. ``glibc`` is
-    None on another C library. Keys: python, glibc, os {id, version}, arch, memory, disks, mounts, listeners, servers,
-    accounts, compiler {name, path}, device_nodes and libraries (of NVIDIA's driver, driver.py).
+    None on another C library. Keys: python, glibc, os {id, version}, arch, memory, cpus, numactl, disks, mounts,
+    listeners, servers, accounts, compiler {name, path}, device_nodes and libraries (of NVIDIA's driver, driver.py).
     """
     mounts = parse_mountinfo((PROC / "self/mountinfo").read_text())
     return {
@@ -52,6 +52,8 @@ def facts(paths: Iterable[str] = ()) -> dict[str, Any]:
         "os": os_release(),
         "arch": platform.machine(),
         "memory": memory(),
+        "cpus": cpus(),
+        "numactl": shutil.which("numactl") is not None,
         "disks": {path: disk(path, mounts) for path in paths},
         "mounts": {path: _mount_of(path, mounts) for path in RUN_PATHS},
         "listeners": listeners(),
@@ -118,6 +120,12 @@ def memory(root: Path = Path("/")) -> dict[str, int | None]:
         "available_bytes": max(least.free, 0),
         "used_bytes": least.used,
     }
+
+
+def cpus(proc: Path = PROC) -> str | None:
+    """Return the CPUs that this process, like all of the container, may use now: ``0-31``, by the node's numbers."""
+    match = re.search(r"(?m)^Cpus_allowed_list:\s*(\S+)$", _read(proc / "self/status"))
+    return match[1] if match else None
 
 
 def parse_mountinfo(text: str) -> list[dict[str, Any]]:

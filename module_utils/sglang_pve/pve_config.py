@@ -16,8 +16,9 @@ _SECTION = re.compile(r"\[([^\]]+)\]\s*")
 _LINE = re.compile(r"(lxc\.[a-zA-Z0-9_.-]+)\s*[:=]\s*(.*?)\s*|([a-z][a-z_]*\d*):\s*(.*?)\s*")
 _PENDING = "pve:pending"
 _DEFAULT_MIB = 512
-_ALLOW_KEYS = ("lxc.cgroup2.devices.allow", "lxc.cgroup.devices.allow")
-_CPUSET_KEYS = ("lxc.cgroup2.cpuset.cpus", "lxc.cgroup.cpuset.cpus")
+# Lines of cgroup version 1 (lxc.cgroup.*) have no effect on the version 2 that Proxmox VE runs since 7.0.
+_ALLOW_KEY = "lxc.cgroup2.devices.allow"
+_CPUS_KEY, _MEMORY_KEY = "lxc.cgroup2.cpuset.cpus", "lxc.cgroup2.cpuset.mems"
 
 
 class ConfigError(ValueError):
@@ -89,13 +90,14 @@ def facts(config: Config) -> dict[str, Any]:
         "memory_mib": _whole(config.get("memory"), _DEFAULT_MIB),
         "swap_mib": _whole(config.get("swap"), _DEFAULT_MIB),
         "cores": _whole(cores, None),
-        "cpuset": next(iter(config.all(*_CPUSET_KEYS)[-1:]), None),
+        "cpuset": config.get(_CPUS_KEY),
+        "memory_nodes": config.get(_MEMORY_KEY),
         "nesting": features.get("nesting") == "1",
         "lock": config.get("lock"),
         "hookscript": config.get("hookscript"),
         "idmap": [" ".join(value.split()) for value in config.all("lxc.idmap", "lxc.id_map")],
         "devices": [device(value) for _, value in config.numbered("dev")],
-        "allow": [found for value in config.all(*_ALLOW_KEYS) if (found := allowed(value))],
+        "allow": [found for value in config.all(_ALLOW_KEY) if (found := allowed(value))],
         "mounts": mounts(config),
         "snapshots": list(config.snapshots),
         "tags": tags(config.get("tags") or ""),

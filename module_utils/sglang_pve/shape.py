@@ -69,6 +69,7 @@ SHAPE: dict[str, tuple[str, str]] = {
     "container.config.swap_mib": ("number", "swap beside it"),
     "container.config.cores": ("number?", "CPU limit; null: none"),
     "container.config.cpuset": ("text?", "CPUs it may use; null: all"),
+    "container.config.memory_nodes": ("text?", "NUMA nodes whose memory it may use; null: all"),
     "container.config.nesting": ("flag", "features: nesting"),
     "container.config.lock": ("text?", "what holds its configuration, such as backup; null: nothing"),
     "container.config.hookscript": ("text?", "its hook script; null: none"),
@@ -97,6 +98,10 @@ SHAPE: dict[str, tuple[str, str]] = {
     "container.device_nodes[].uid": ("number", "its owner there"),
     "container.device_nodes[].gid": ("number", "its group there"),
     "container.device_nodes[].mode": ("text", "its permissions, such as 0666"),
+    "container.device_nodes[].allowed": (
+        "flag",
+        "whether the container's configuration lets it be read and written; worked out where absent",
+    ),
     "container.libraries.libcuda": ("version", "driver version of libcuda.so.1"),
     "container.libraries.libnvidia_ml": ("version", "driver version of libnvidia-ml.so.1"),
     "container.gpu_error": (
@@ -107,7 +112,11 @@ SHAPE: dict[str, tuple[str, str]] = {
     "container.memory_limit_gib": ("number", "main memory that it may use"),
     "container.memory_used_gib": ("number", "of it in use, tmpfs too, page cache not"),
     "container.disk_free_gib": ("number", "free where stacks and releases are"),
+    "container.cache_filesystem": ("text", "type of the file system of /var/cache/sglang, such as ext4"),
     "container.noexec": ("list", "mounts that no program may be started from, of /run, /tmp and /dev/shm"),
+    "container.cpus": ("text", "CPUs that its processes may use now, such as 0-31; those of its cpuset where absent"),
+    "container.cpu_count": ("number", "of them"),
+    "container.numactl": ("flag", "whether it has that program"),
     "container.remove_ipc": ("flag", "whether logind clears shared memory when a user logs out (RemoveIPC)"),
     "container.service_user.name": ("text", "account of the servers"),
     "container.service_user.uid": ("number", "its number"),
@@ -119,6 +128,7 @@ SHAPE: dict[str, tuple[str, str]] = {
     "gpus[].memory_mib": ("number", "MiB in all"),
     "gpus[].numa_node": ("number?", "NUMA node; null: the board has none"),
     "gpus[].cpus_allowed": ("flag", "whether the container may use a CPU of that NUMA node; worked out where absent"),
+    "gpus[].memory_allowed": ("flag", "whether it may use memory of that NUMA node; worked out where absent"),
     "gpus[].mig": ("flag", "whether it is divided (MIG)"),
     "gpus[].ecc": ("any?", "ECC mode; null: the card has none"),
     "model.path": ("text", "its directory"),
@@ -178,8 +188,8 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "number": ((int, float), "a number"),
     "text": ((str,), "a text"),
     "flag": ((bool,), "true or false"),
-    "list": ((list,), "a list"),
-    "option": ((str, bool, int, float, list), "a text, true or a list"),
+    "list": ((list,), "a list of texts or numbers"),
+    "option": ((str, bool, int, float, list), "a text, true or a list of texts or numbers"),
 }
 
 
@@ -272,6 +282,10 @@ def check(document: Any) -> tuple[list[str], list[str]]:
     strange: list[str] = []
     for path, value in _leaves(document, ""):
         _check_leaf(path, value, wrong, strange)
+    for path in sorted(_OPEN):
+        named = Facts(document).get(path)
+        if isinstance(named, Mapping):
+            wrong += [f"{path} has the name {name!r}, expected a text" for name in named if not isinstance(name, str)]
     return wrong, strange
 
 
@@ -295,7 +309,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _check_leaf(path: str, value: Any, wrong: list[str], strange: list[str]) -> None:
     kind = SHAPE.get(path, SHAPE.get(f"{path.rpartition('.')[0]}.*", ("", "")))[0].rstrip("?")
     inside = any(known.startswith((f"{path}.", f"{path}[]")) for known in SHAPE)
-    if value is None or kind == "any":
+    if (value is None and not path.endswith("[]")) or kind == "any":
         return
     if not kind and inside:
         wrong.append(f"{path} is {value!r}, expected {'a list' if path in _lists() else 'a mapping'} of facts")
@@ -305,5 +319,6 @@ def _check_leaf(path: str, value: Any, wrong: list[str], strange: list[str]) -> 
             strange.append(f"{path} is no fact" + (f" (did you mean {close[0]}?)" if close else ""))
     else:
         types, expected = _TYPES[kind]
-        if not isinstance(value, types) or (isinstance(value, bool) and kind == "number"):
+        plain = all(isinstance(item, (str, int, float)) for item in (value if isinstance(value, list) else []))
+        if not isinstance(value, types) or not plain or (isinstance(value, bool) and kind == "number"):
             wrong.append(f"{path} is {value!r}, expected {expected}")

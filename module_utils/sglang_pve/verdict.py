@@ -61,11 +61,18 @@ def read_documents(content: Sequence[Any], name: str) -> list[facts.Document]:
 def _wrong_findings(document: Mapping[str, Any]) -> Iterator[str]:
     """Sentences about findings of a document that are none."""
     for part in ("model", "plan"):
-        for item in (document.get(part) or {}).get("findings") or []:
+        items = (document.get(part) or {}).get("findings") or []
+        if not isinstance(items, list):
+            yield f"{part}.findings is {items!r}, expected a list"
+            continue
+        for item in items:
             try:
                 Finding(**item)
             except (TypeError, ValueError) as error:
                 yield f"{part}.findings has {item!r}: {error}"
+            else:
+                if not all(isinstance(value, str) for value in item.values()):
+                    yield f"{part}.findings has {item!r}, expected texts"
 
 
 def judge_all(rules: Sequence[Rule], subjects: Sequence[Subject], tables: facts.Tables) -> list[Verdict]:

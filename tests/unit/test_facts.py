@@ -193,6 +193,7 @@ def test_secrets_are_masked_and_nothing_else():
 def test_lists_of_cpus_are_read_as_the_kernel_writes_them():
     assert facts.cpu_numbers("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
     assert facts.cpu_numbers("") == set()
+    assert len(facts.cpu_numbers("1-99999999999")) == facts.MOST_CPUS
 
 
 @pytest.mark.parametrize(
@@ -217,6 +218,20 @@ def test_lists_of_cpus_are_read_as_the_kernel_writes_them():
         ),
         ([{"schema": 1, "plan": {"options": ["--page-size"]}}], ["plan.options is ['--page-size']", "a mapping"]),
         ([{"schema": 1, "plan": {"findings": [{"id": "x"}]}}], ["plan.findings has {'id': 'x'}", "missing"]),
+        ([{"schema": 1, "plan": {"findings": {"id": "x"}}}], ["plan.findings is {'id': 'x'}", "expected a list"]),
+        (
+            [
+                {
+                    "schema": 1,
+                    "model": {"findings": [{"id": [], "level": "note", "seen": "", "expected": "", "cure": ""}]},
+                }
+            ],
+            ["model.findings has {'id': []", "expected texts"],
+        ),
+        ([{"schema": 1, "plan": {"options": {"a": [{"b": 1}]}}}], ["plan.options.a is [{'b': 1}]", "texts or numbers"]),
+        ([{"schema": 1, "container": {"noexec": [None]}}], ["container.noexec is [None]", "texts or numbers"]),
+        ([{"schema": 1, "gpus": [None]}], ["gpus[] is None, expected a mapping"]),
+        ([{"schema": 1, "plan": {"options": {8: "x"}}}], ["plan.options has the name 8, expected a text"]),
         ([{"schema": 1, "needs": {"servers": True, "disk_gib": "5"}}], ["servers is True", "disk_gib is '5'"]),
     ],
 )

@@ -87,6 +87,19 @@ def test_memory_limit_that_is_shown_as_total(tmp_path: Path) -> None:
     assert machine(tmp_path, "0::/\n", files)["limit_bytes"] == 64 * GIB
 
 
+# --- processors
+
+
+def test_the_cpus_that_may_be_used_now() -> None:
+    all_of_them = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(all_of_them)})
+    try:
+        assert host.cpus() == str(max(all_of_them))
+    finally:
+        os.sched_setaffinity(0, all_of_them)
+    assert host.cpus(Path("/nowhere")) is None
+
+
 # --- mounts
 
 

@@ -30,7 +30,11 @@ lxc.cgroup2.devices.allow: c 195:* rwm
 lxc.cgroup2.devices.allow = c 511:0 rw
 lxc.cgroup2.devices.allow: b 8:1
 lxc.cgroup2.devices.allow: c nvidia rwm
+lxc.cgroup2.cpuset.cpus: 0-7
 lxc.cgroup2.cpuset.cpus: 0-15
+lxc.cgroup2.cpuset.mems: 0
+lxc.cgroup.cpuset.cpus: 0-3
+lxc.cgroup.devices.allow: c 999:* rwm
 lxc.idmap: u 0  100000 65536
 lxc.idmap: g 0 100000 65536
 lxc.mount.entry: /dev/nvidia1 dev/nvidia1 none bind,optional,create=file
@@ -59,6 +63,7 @@ SETTINGS = {
     "swap_mib": 0,
     "cores": 32,
     "cpuset": "0-15",
+    "memory_nodes": "0",
     "nesting": True,
     "lock": "backup",
     "hookscript": "local:snippets/up.sh",

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from sglang_pve import rules, shape, verdict
+from sglang_pve import pve_config, rules, shape, verdict
 
 from tests.unit.planning import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
-FIELDS = {"case", "facts", "fires", "says", "count", "passes", "not_checked"}
+FIELDS = {"case", "facts", "conf", "fires", "says", "count", "passes", "not_checked"}
 RULES = rules.load({path.name: yaml.safe_load(path.read_text()) for path in (ROOT / "rules").glob("*.yml")})
 CASES = [
     pytest.param(case, id=f"{path.stem}: {case['case']}")
@@ -19,9 +19,17 @@ CASES = [
 ]
 
 
+def document(case):
+    """The facts of a case, with what the parser reads in its container's configuration, where it has one."""
+    if "conf" not in case:
+        return case["facts"]
+    config = pve_config.facts(pve_config.parse(case["conf"]))
+    return {**case["facts"], "container": {**case["facts"]["container"], "config": config}}
+
+
 def judged(case):
     """Findings by id; those of the engine's options too, as for any facts file."""
-    documents = verdict.read_documents([case["facts"]], "case")
+    documents = verdict.read_documents([document(case)], "case")
     subject = verdict.Subject("", documents, [], {})
     found = {}
     (judgement,) = verdict.judge_all(RULES, [subject], lambda engine: TABLE if engine == "0.5.11" else None)
