@@ -59,6 +59,8 @@ from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin
 
 try:
+    # proxmoxer without it ends the process.
+    import requests  # noqa: F401
     from proxmoxer import ProxmoxAPI
 except ImportError:
     ProxmoxAPI = None

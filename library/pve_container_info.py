@@ -81,6 +81,8 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible.module_utils.sglang_pve import pve_api, pve_config, pve_node
 
 try:
+    # proxmoxer without it ends the process.
+    import requests  # noqa: F401
     from proxmoxer import ProxmoxAPI
 
     MISSING = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from . import pve_config, pve_node
 
@@ -23,12 +24,11 @@ class Api:
     url: str
     client: Any
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str, **query: Any) -> Any:
         """The ``data`` of an answer. Raises ApiError."""
-        name, _, query = path.partition("?")
         where = f"{self.url}/api2/json{path}"
         try:
-            said = self.client(name.lstrip("/")).get(**dict(parse_qsl(query)))
+            said = self.client(path.lstrip("/")).get(**query)
         except (KeyError, TypeError) as error:
             raise ApiError(f"{where} answered without data; expected Proxmox VE's API, often on port 8006") from error
         except Exception as error:  # proxmoxer's own, and those of the HTTP library below it.
@@ -41,15 +41,13 @@ class Api:
 
 def connect(make: Callable[..., Any], url: str, token_id: str, token_secret: str, ca_path: str | None = None) -> Api:
     """An Api of ``make`` (proxmoxer.ProxmoxAPI). Raises ApiError for what cannot be an address or a token's name."""
-    at = urlsplit(url)
+    host, port = _address(url)
     user, _, name = token_id.partition("!")
-    if at.scheme != "https" or not at.hostname:
-        raise ApiError(f"{url} is no address of the API; expected one such as https://pve1:8006")
     if not name or "@" not in user:
         raise ApiError(f"{token_id!r} is no token's name; expected one such as sglang@pve!read")
     client = make(
-        at.hostname,
-        port=at.port or PORT,
+        host,
+        port=port,
         user=user,
         token_name=name,
         token_value=token_secret,
@@ -57,6 +55,16 @@ def connect(make: Callable[..., Any], url: str, token_id: str, token_secret: str
         timeout=TIMEOUT_S,
     )
     return Api(url.rstrip("/"), client)
+
+
+def _address(url: str) -> tuple[str, int]:
+    """Host and port of ``https://HOST[:PORT]``. Raises ApiError for anything else, as the rest would be dropped."""
+    with contextlib.suppress(ValueError):  # of a port, or of brackets
+        at = urlsplit(url)
+        rest = (at.username, at.path.strip("/"), at.query, at.fragment)
+        if at.scheme == "https" and at.hostname and not any(rest):
+            return at.hostname, at.port or PORT
+    raise ApiError(f"{url} is no address of the API; expected nothing but https, host and port: https://pve1:8006")
 
 
 def _words(error: Exception) -> str:
@@ -71,7 +79,7 @@ def _words(error: Exception) -> str:
 def read(api: Api, node: str, vmid: int) -> dict[str, Any]:
     """``{"node", "container"}`` of a facts document, as far as the API knows them. Raises ApiError and ConfigError."""
     base = f"/nodes/{node}/lxc/{vmid}"
-    config = pve_config.parse_api(api.get(f"{base}/config"), api.get(f"{base}/snapshot"))
+    config = pve_config.parse_api(api.get(f"{base}/config", **pve_config.CURRENT), api.get(f"{base}/snapshot"))
     # A value that differs or a delete is a change that waits for a restart.
     waits = any("pending" in item or "delete" in item for item in api.get(f"{base}/pending"))
     state = api.get(f"{base}/status/current")["status"]

@@ -16,6 +16,8 @@ _SECTION = re.compile(r"\[([^\]]+)\]\s*")
 _LINE = re.compile(r"(lxc\.[a-zA-Z0-9_.-]+)\s*[:=]\s*(.*?)\s*|([a-z][a-z_]*\d*):\s*(.*?)\s*")
 _PENDING = "pve:pending"
 _DEFAULT_MIB = 512
+# Without it the API and pvesh answer with values that wait for a restart.
+CURRENT = {"current": 1}
 # Lines of cgroup version 1 (lxc.cgroup.*) have no effect on the version 2 that Proxmox VE runs since 7.0.
 _ALLOW_KEY = "lxc.cgroup2.devices.allow"
 _CPUS_KEY, _MEMORY_KEY = "lxc.cgroup2.cpuset.cpus", "lxc.cgroup2.cpuset.mems"

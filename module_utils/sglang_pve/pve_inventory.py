@@ -17,7 +17,7 @@ def read(api: Api, tag: str) -> tuple[list[dict[str, Any]], list[str]]:
     """
     addresses = {item["name"]: item.get("ip") for item in api.get("/cluster/status") if item.get("type") == "node"}
     found, notes = [], []
-    for item in api.get("/cluster/resources?type=vm"):
+    for item in api.get("/cluster/resources", type="vm"):
         if item.get("type") == "lxc" and not item.get("template") and tag in _tags(item):
             cards, note = _cards(api, item)
             notes += [note] if note else []
@@ -34,7 +34,7 @@ def _tags(item: Mapping[str, Any]) -> list[str]:
 def _cards(api: Api, item: Mapping[str, Any]) -> tuple[list[int] | None, str]:
     name = f"container {item['vmid']} on node {item['node']}"
     try:
-        config = pve_config.parse_api(api.get(f"/nodes/{item['node']}/lxc/{item['vmid']}/config"))
+        config = pve_config.parse_api(api.get(f"/nodes/{item['node']}/lxc/{item['vmid']}/config", **pve_config.CURRENT))
     except (ApiError, pve_config.ConfigError) as error:
         return None, f"{name} cannot be read, and one host stands for it: {error}"
     cards = pve_config.cards(config)

@@ -62,9 +62,10 @@ class Reader:
             return None
         return done.out
 
-    def api(self, path: str) -> Any:
+    def api(self, path: str, **query: Any) -> Any:
         """The answer of the node's own API, None where it gives none."""
-        said = self.output("pvesh", "get", path, "--output-format", "json")
+        options = [word for name, value in query.items() for word in (f"--{name}", str(value))]
+        said = self.output("pvesh", "get", path, *options, "--output-format", "json")
         try:
             return None if said is None else json.loads(said)
         except ValueError:
@@ -228,7 +229,7 @@ def container(vmid: int, reader: Reader) -> dict[str, Any]:
     found: dict[str, Any] = {"vmid": vmid, **({"status": running[1]} if running else {})}
     text = reader.text(f"etc/pve/lxc/{vmid}.conf", "what is pending, and which snapshots there are,")
     if text is None:
-        answer = reader.api(f"/nodes/localhost/lxc/{vmid}/config")
+        answer = reader.api(f"/nodes/localhost/lxc/{vmid}/config", **pve_config.CURRENT)
         return {**found, **({"config": pve_config.facts(pve_config.parse_api(answer))} if answer else {})}
     config = pve_config.parse(text)
     pending = pve_config.is_pending(

@@ -19,32 +19,33 @@ BROKEN = 595  # what Proxmox VE answers for a node of the cluster that is down
 
 
 @functools.cache
-def certificate(name: str = "node") -> Path:
-    """A certificate for 127.0.0.1 that is its own authority, with its key in the same file."""
-    place = Path(tempfile.mkdtemp(prefix="sglang-pve-tls-")) / f"{name}.pem"
+def _place() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="sglang-pve-tls-")
+
+
+@functools.cache
+def certificate(name: str = "node", address: str = "127.0.0.1") -> Path:
+    """A certificate for an address that is its own authority, with its key beside it; gone when the tests end."""
+    place = Path(_place().name) / f"{name}.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{place}.key", "-out", str(place)]
+    command += ["-addext", f"subjectAltName=IP:{address}", "-keyout", f"{place}.key", "-out", str(place)]
     subprocess.run(command, check=True, capture_output=True)
     return place
 
 
 @contextlib.contextmanager
-def served(answers: Mapping[str, Any]) -> Iterator[str]:
-    """The API's URL. A number in place of data is answered as that status."""
+def served(answers: Mapping[str, Any], shown: Path | None = None) -> Iterator[str]:
+    """The API's URL. A number in place of data is answered as that status, a pair as status and reason."""
+    shown = shown or certificate()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             data = answers.get(self.path.removeprefix("/api2/json"), 404)
             if self.headers.get("Authorization") != "PVEAPIToken={}={}".format(*TOKEN):
                 data = 401
-            self.send_response(data if isinstance(data, int) else 200)
-            body = (
-                b""
-                if isinstance(data, int)
-                else data
-                if isinstance(data, bytes)
-                else json.dumps({"data": data}).encode()
-            )
+            status, reason = data if isinstance(data, tuple) else (data if isinstance(data, int) else 200, None)
+            self.send_response(status, reason)
+            body = b"" if status != 200 else data if isinstance(data, bytes) else json.dumps({"data": data}).encode()
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -54,7 +55,7 @@ def served(answers: Mapping[str, Any]) -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate(), f"{certificate()}.key")
+    context.load_cert_chain(shown, f"{shown}.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -78,6 +79,8 @@ def cluster() -> dict[str, Any]:
             **more,
         }
 
+    # What waits for a restart; without current=1 it is in the answer, and may be what nobody runs.
+    waiting = {"memory": 512, "dev0": "/dev/ttyUSB0"}
     devices = {f"dev{n}": f"/dev/nvidia{n},mode=0666" for n in range(8)}
     raw = [["lxc.mount.entry", f"/dev/nvidia{n} dev/nvidia{n} none bind,optional,create=file"] for n in (4, 6)]
     return {
@@ -97,8 +100,10 @@ def cluster() -> dict[str, Any]:
             guest(206, "pve3", "sglang", status="unknown"),
             guest(207, "pve2", "sglang"),
         ],
-        "/nodes/pve1/lxc/200/config": {"memory": 262144, "tags": "gpu;sglang", "unprivileged": 1, **devices},
-        "/nodes/pve2/lxc/201/config": {"memory": 65536, "lxc": raw},
-        "/nodes/pve3/lxc/206/config": BROKEN,
-        "/nodes/pve2/lxc/207/config": {"memory": 512, "dev0": "/dev/ttyUSB0"},
+        "/nodes/pve1/lxc/200/config?current=1": {"memory": 262144, "tags": "gpu;sglang", "unprivileged": 1, **devices},
+        "/nodes/pve2/lxc/201/config?current=1": {"memory": 65536, "lxc": raw},
+        "/nodes/pve3/lxc/206/config?current=1": BROKEN,
+        "/nodes/pve1/lxc/200/config": waiting,
+        "/nodes/pve2/lxc/201/config": waiting,
+        "/nodes/pve2/lxc/207/config?current=1": {"memory": 512, "dev0": "/dev/ttyUSB0"},
     }

@@ -9,13 +9,14 @@ import pytest
 
 from tests.lab_fixture import PROJECT, Lab
 from tests.unchanged import differences, state
+from tests.unit import pve_api_kit
 
 pytestmark = pytest.mark.container
 
 
-def run(lab: Lab, playbook: str = "preflight", **extra: object) -> subprocess.CompletedProcess[str]:
+def run(lab: Lab, playbook: str = "preflight", *options: str, **extra: object) -> subprocess.CompletedProcess[str]:
     tool = str(Path(sys.executable).with_name("ansible-playbook"))
-    command = [tool, "-i", str(lab.inventory), f"playbooks/{playbook}.yml", "-e", json.dumps(extra)]
+    command = [tool, "-i", str(lab.inventory), *options, f"playbooks/{playbook}.yml", "-e", json.dumps(extra)]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
 
 
@@ -48,3 +49,25 @@ def test_an_error_ends_with_2_before_anything_is_touched(lab: Lab, tmp_path: Pat
         "flag-unknown",
     }
     assert differences(before, state(lab)) == {}
+
+
+def test_the_api_tells_in_place_of_the_node_also_where_the_inventory_lists_localhost(lab: Lab, tmp_path: Path):
+    """This machine's own Python, which Ansible takes for a listed localhost, has no proxmoxer."""
+    (tmp_path / "hosts").write_text("localhost ansible_python_interpreter=/usr/bin/python3\n")
+    base, answer = f"/nodes/pve1/lxc/{lab.vmid}", tmp_path / "answer.json"
+    own = lab.ssh(f"pvesh get /nodes/localhost/lxc/{lab.vmid}/config --current 1 --output-format json")
+    answers = {
+        f"{base}/config?current=1": {**json.loads(own.stdout), "lock": "backup"},
+        f"{base}/snapshot": [{"name": "current"}],
+        f"{base}/pending": [{"key": "memory", "value": 1 << 20}],
+        f"{base}/status/current": {"status": "running"},
+        "/nodes/pve1/status": {"pveversion": "pve-manager/8.4.1/2a5fa54a8503f96d"},
+    }
+    with pve_api_kit.served(answers) as url:
+        how = {"url": url, "node": "pve1", "token_id": pve_api_kit.TOKEN[0], "token_secret": pve_api_kit.TOKEN[1]}
+        how["ca_path"] = str(pve_api_kit.certificate())
+        extra = {f"sglang_api_{name}": value for name, value in how.items()}
+        done = run(lab, "preflight", "-i", str(tmp_path), sglang_preflight_json=str(answer), **extra)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"container {lab.vmid} has the lock backup" in " ".join(done.stdout.split())
+    assert pve_api_kit.TOKEN[1] not in done.stdout + done.stderr + answer.read_text()

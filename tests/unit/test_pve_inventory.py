@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from proxmoxer import ProxmoxAPI
+from sglang_pve import pve_api
 
 from tests.unit import pve_api_kit
 
@@ -79,7 +82,11 @@ def test_an_api_that_says_no_stops_the_run(tmp_path, answers, secret, words):
     ("how", "words"),
     [
         ({"api_ca_path": str(pve_api_kit.certificate("another"))}, "whether api_ca_path knows its certificate"),
-        ({"api_url": "http://127.0.0.1:8006"}, "expected one such as https://pve1:8006"),
+        ({"api_url": "http://127.0.0.1:8006"}, "expected nothing but https, host and port"),
+        ({"api_url": "https://127.0.0.1:99999"}, "expected nothing but https, host and port"),
+        ({"api_url": "https://[::1"}, "expected nothing but https, host and port"),
+        ({"api_url": "https://127.0.0.1:8006/api2/json"}, "expected nothing but https, host and port"),
+        ({"api_url": "https://root:secret@127.0.0.1"}, "expected nothing but https, host and port"),
         ({"api_token_id": "root@pam"}, "expected one such as sglang@pve!read"),
     ],
 )
@@ -94,6 +101,32 @@ def test_an_api_that_is_not_there_stops_the_run(tmp_path):
         pass
     done = listed(source(tmp_path, url))
     assert done.returncode != 0 and "look whether the node is up" in " ".join(done.stderr.split())
+
+
+def test_a_certificate_for_another_name_is_refused(tmp_path):
+    shown = pve_api_kit.certificate("elsewhere", "192.0.2.1")
+    with pve_api_kit.served(pve_api_kit.cluster(), shown) as url:
+        done = listed(source(tmp_path, url, api_ca_path=str(shown)))
+    assert done.returncode != 0
+    assert "IP address mismatch" in " ".join(done.stderr.split())
+
+
+def test_an_api_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(pve_api, "TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        api = pve_api.connect(ProxmoxAPI, f"https://127.0.0.1:{silent.getsockname()[1]}", *pve_api_kit.TOKEN)
+        with pytest.raises(pve_api.ApiError, match=r"timed out.*look whether the node is up"):
+            api.get("/cluster/status")
+
+
+@pytest.mark.parametrize("library", ["proxmoxer", "requests"])
+def test_a_library_that_is_missing_is_named(tmp_path, library):
+    (tmp_path / f"{library}.py").write_text("raise ImportError('not here')")
+    path = source(tmp_path, "https://127.0.0.1:1")
+    done = tool("ansible-inventory", "-i", path, "--list", PYTHONPATH=str(tmp_path), PROXMOX_TOKEN_SECRET="x")
+    assert done.returncode != 0 and "install both beside Ansible" in " ".join(done.stderr.split())
+    done = module("https://127.0.0.1:1", PYTHONPATH=str(tmp_path))
+    assert done.returncode != 0 and "Failed to import the required Python library (proxmoxer and" in done.stdout
 
 
 def test_containers_out_of_reach_are_set_aside_and_the_run_ends_non_zero(tmp_path):
@@ -112,24 +145,25 @@ def test_containers_out_of_reach_are_set_aside_and_the_run_ends_non_zero(tmp_pat
         assert "unreachable=1" in recap
 
 
-def module(url, **more):
+def module(url, vmid=200, **environment):
     arguments = {
-        "vmid": 200,
+        "vmid": vmid,
         "api_url": url,
         "api_node": "pve1",
         "api_token_id": pve_api_kit.TOKEN[0],
         "api_token_secret": pve_api_kit.TOKEN[1],
         "api_ca_path": str(pve_api_kit.certificate()),
-        **more,
     }
     command = ["-m", "pve_container_info", "-a", json.dumps(arguments), "-o", "localhost", "-i", "localhost,"]
-    return tool("ansible", *command, "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}")
+    return tool("ansible", *command, "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", **environment)
 
 
 def test_a_containers_facts_from_the_api(tmp_path):
     base = "/nodes/pve1/lxc/200"
+    absent = "Configuration file 'nodes/pve1/lxc/999.conf' does not exist"
     answers = {
         **pve_api_kit.cluster(),
+        "/nodes/pve1/lxc/999/config?current=1": (500, absent),
         f"{base}/snapshot": [{"name": "before"}, {"name": "current"}],
         f"{base}/pending": [{"key": "memory", "value": 262144, "pending": 131072}, {"key": "cores", "value": 8}],
         f"{base}/status/current": {"status": "running", "vmid": 200},
@@ -146,5 +180,6 @@ def test_a_containers_facts_from_the_api(tmp_path):
     assert pve["node"] == {"name": "pve1", "pve_version": "8.4.1", "kernel": "6.8.12-9-pve", "memory_gib": 512.0}
     assert (pve["container"]["status"], pve["container"]["running_config_pending"]) == ("running", True)
     config = pve["container"]["config"]
+    assert config["memory_mib"] == 262144, "what waits for a restart is not what is"
     assert (len(config["devices"]), config["snapshots"], config["tags"]) == (8, ["before"], ["gpu", "sglang"])
-    assert gone.returncode != 0 and "/nodes/pve1/lxc/999/config" in gone.stdout + gone.stderr
+    assert gone.returncode != 0 and absent in gone.stdout + gone.stderr

@@ -125,6 +125,14 @@ def test_a_node_without_any_of_it(tmp_path, monkeypatch):
         assert word in said
 
 
+def test_a_configuration_that_cannot_be_read_as_a_file_is_asked_for_as_it_is_now(node):
+    (node.dir / "node/pve/lxc/207.conf").unlink()
+    asked = "get /nodes/localhost/lxc/207/config --current 1 --output-format json"
+    node.write("bin/pvesh", f'#!/bin/sh\n[ "$*" = "{asked}" ] && echo \'{{"memory": 8192}}\'\n')
+    _, container, _ = node.read()
+    assert container["config"]["memory_mib"] == 8192
+
+
 @pytest.mark.parametrize(
     ("text", "driver"),
     [
