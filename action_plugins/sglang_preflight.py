@@ -24,7 +24,7 @@ class ActionModule(ActionBase):
         args = self._task.args
         state = args["state"]
         found = [findings.Finding(**item) for item in args.get("findings", [])]
-        found += preflight.judge(state, args["servers"])
+        found += preflight.judge(state, args["servers"], args["needs"]["stack_id"])
         found += preflight_foreign.judge(state, args["servers"], args.get("adopting", False))
         found += [self._unread(note) for note in args.get("pve_notes") or []]
         base = facts.of_container(

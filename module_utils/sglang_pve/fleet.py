@@ -11,6 +11,7 @@ from typing import Any
 
 from . import (
     adopt,
+    altered,
     foreign,
     gate,
     gpus,
@@ -40,14 +41,18 @@ def discover(root: Path, systemd: Path) -> list[int]:
 
 
 def read_stacks(root: Path) -> dict[str, dict[str, Any]]:
-    """Finished stacks: id -> {"name", "engine"}; one whose marker is missing or unreadable is not finished."""
+    """Finished stacks: id -> {"name", "engine", "error" (why no server may start with it; mostly empty)}.
+
+    One whose marker is missing or unreadable is not finished.
+    """
     found = {}
     for marker in sorted((root / "stacks").glob("*/stack.json")):
         try:
             content = json.loads(marker.read_text(encoding="utf-8"))
-            found[marker.parent.name] = {"name": content["name"], "engine": content["engine"]}
-        except (OSError, ValueError, KeyError):
+            known = {"name": content["name"], "engine": content["engine"]}
+        except (OSError, ValueError, KeyError, TypeError):
             continue
+        found[marker.parent.name] = {**known, "error": altered.sentence(marker.parent)}
     return found
 
 
@@ -179,7 +184,9 @@ def read(
     entries, broken = history.read(history_path)
     facts, cards = host.facts(list(paths)), gpus.query()
     cards["processes"] = holders.named(cards["processes"])
-    releases = release.read_all(root / "releases")
+    stacks, releases = read_stacks(root), release.read_all(root / "releases")
+    for entry in releases.values():
+        entry["error"] = entry["error"] or stacks.get(entry["manifest"]["stack"]["id"], {}).get("error", "")
     servers = read_servers(root, systemd, discover(root, systemd), cards)
     for seen in servers.values():
         seen["release_error"] = release_error(seen["release"], releases)
@@ -197,7 +204,7 @@ def read(
             "unit_files": foreign.unit_files(systemd),
             "unfinished": adopt.unfinished(),
         },
-        "stacks": read_stacks(root),
+        "stacks": stacks,
         "releases": releases,
         "models": read_models(MODELS),
         "servers": servers,

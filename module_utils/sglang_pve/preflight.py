@@ -15,16 +15,17 @@ State = Mapping[str, Any]
 Wanted = Mapping[str, Any]
 
 
-def judge(state: State, servers: Sequence[Wanted]) -> list[Finding]:
+def judge(state: State, servers: Sequence[Wanted], stack_id: str = "") -> list[Finding]:
     """Return the findings of one container.
 
     ``state`` is what fleet.read returned. ``servers`` are those selected: {"host" (inventory name), "name" (gpu3),
-    "index", "port", "nccl_port", "stack"}.
+    "index", "port", "nccl_port", "stack"}, ``stack_id`` the stack that they are to run.
     """
     return [
         *_inventory(servers),
         *_gpus(state["gpus"], servers),
         *_ports(_known_listeners(state), servers),
+        *_stack(state["stacks"].get(stack_id)),
         *_state_on_disk(state),
     ]
 
@@ -103,6 +104,12 @@ def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Fi
                 f"stop that process yourself, or set sglang_{key} of this server to a free port",
                 where=server["host"],
             )
+
+
+def _stack(there: State | None) -> Iterable[Finding]:
+    if there and there["error"]:
+        seen, _, cure = there["error"].partition(". ")
+        yield Finding("stack-altered", "error", seen, "every file as its wheel brought it", cure)
 
 
 def _state_on_disk(state: State) -> Iterable[Finding]:

@@ -252,6 +252,20 @@ class Fleet:
         finally:
             self.inside(f"rm {FAULTS}/{server}")
 
+    @contextlib.contextmanager
+    def without_node(self) -> Iterator[None]:
+        """The node's sshd is gone, and every connection to it."""
+        config = self.lab.dir / "node/sshd_config"
+        listener = (self.lab.dir / "node/sshd.pid").read_text().strip()
+        subprocess.run(["pkill", "--parent", listener], check=True)
+        os.kill(int(listener), signal.SIGTERM)
+        wait(lambda: not Path(f"/proc/{listener}").exists(), "sshd ends")
+        try:
+            yield
+        finally:
+            subprocess.run(["/usr/sbin/sshd", "-f", str(config)], check=True)
+            wait(lambda: self.lab.ssh("true").returncode == 0, "the node answers")
+
 
 @contextlib.contextmanager
 def in_own_lab(first_vmid: int, folder: Path) -> Iterator[Fleet]:
@@ -275,6 +289,10 @@ class Running:
     def pause(self) -> None:
         """Stop it where it is, with all that it holds, until it is killed."""
         self.tool.send_signal(signal.SIGSTOP)
+
+    def end(self) -> int:
+        """Its exit status, when it has come to its end by itself."""
+        return self.tool.wait(timeout=300)
 
     def workers(self) -> list[Path]:
         """The processes under /proc that it works with."""

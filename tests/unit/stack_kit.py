@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -56,12 +57,19 @@ def make_wheel(
     """Write a wheel that holds one module of the package's name; ``more`` are lines of its METADATA."""
     path = directory / f"{name}-{version}-{tag}.whl"
     info = f"{name}-{version}.dist-info"
-    held = {f"{name}.py": source, **metadata(name, version, tag, more), **(files or {})}
-    record = "".join(f"{file},,\n" for file in [*held, f"{info}/RECORD"])
+    texts = {f"{name}.py": source, **metadata(name, version, tag, more)}
+    held = {**{file: text.encode() for file, text in texts.items()}, **(files or {})}
+    record = "".join(map(_row, held, held.values())) + f"{info}/RECORD,,\n"
     with zipfile.ZipFile(path, "w") as archive:
-        for file, content in {**held, f"{info}/RECORD": record}.items():
+        for file, content in {**held, f"{info}/RECORD": record.encode()}.items():
             archive.writestr(file, content)
     return path
+
+
+def _row(file: str, content: bytes) -> str:
+    """A file's line in a RECORD."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+    return f"{file},sha256={digest},{len(content)}\n"
 
 
 def make_uv_wheel(directory: Path, program: bytes | None = None) -> Path:

@@ -82,7 +82,7 @@ def test_an_unfinished_stack_is_no_stack(tmp_path: Path):
         directory.mkdir(parents=True)
         if text is not None:
             (directory / "stack.json").write_text(text)
-    assert fleet.read_stacks(tmp_path) == {"good": {"name": "n", "engine": "0.5.11"}}
+    assert fleet.read_stacks(tmp_path) == {"good": {"name": "n", "engine": "0.5.11", "error": ""}}
 
 
 def test_a_server_that_listens_everywhere_is_asked_on_loopback():

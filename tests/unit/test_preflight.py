@@ -18,7 +18,7 @@ def well():
             "gpus": [{**CARD, "index": i} for i in range(2)],
         },
         "foreign": {"servers": [], "unit_files": [], "unfinished": {}},
-        "stacks": {},
+        "stacks": {"wanted": {"error": ""}, "another": {"error": "stack another was altered: b.py. Remove it"}},
         "newer": [],
         "releases": {},
         "servers": {},
@@ -44,7 +44,7 @@ def judge(change=None, wanted=None):
     state = well()
     if change:
         change(state)
-    return {item.id: item for item in preflight.judge(state, wanted or servers())}
+    return {item.id: item for item in preflight.judge(state, wanted or servers(), "wanted")}
 
 
 def listener(port, **more):
@@ -69,6 +69,11 @@ def test_a_container_that_is_well_has_no_findings():
     [
         (lambda state: state["gpus"]["gpus"].pop(), "gpu-missing", ["index 1", "1 GPUs", "ct200-gpu1"]),
         (set_in("gpus", "gpus", value=[]), "gpu-missing", ["no GPU"]),
+        (
+            set_in("stacks", value={"wanted": {"error": "stack wanted was altered: a.py. Remove it"}}),
+            "stack-altered",
+            ["stack wanted was altered: a.py", "Remove it"],
+        ),
         (
             listener(30001, unit=None, command="python3 -m http.server"),
             "port-taken",

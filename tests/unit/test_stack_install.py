@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import stack_kit
+from sglang_pve import altered, fleet
 from sglang_pve.lockfile import stack_id
 from sglang_pve.stack import Stack, StackError, installed, python_version
 from sglang_pve.stack_install import install
@@ -182,6 +183,27 @@ def test_marked_stack_is_never_removed(stack: Stack, wheelhouse: Path, root: Pat
     with pytest.raises(StackError, match="stack-damaged"):
         install(stack, wheelhouse, root, PYTHON)
     assert sorted(path.name for path in target.iterdir()) == ["precious", "stack.json"]
+
+
+@pytest.mark.parametrize("kind", ["cut", "edited", "same-size", "gone"])
+def test_a_file_that_is_not_as_installed_is_named(stack: Stack, wheelhouse: Path, root: Path, kind: str) -> None:
+    install(stack, wheelhouse, root, PYTHON)
+    target = root / stack.id
+    assert (altered.files(target), altered.sentence(target)) == ([], "")
+    file = next(target.glob("venv/lib/python*/site-packages/sglang.py"))
+    content = file.read_bytes()
+    # What an editor leaves: a file of a later time. One that was only touched holds what it held.
+    os.utime(file, (time.time() + 60, time.time() + 60))
+    assert altered.files(target) == []
+    if kind == "gone":
+        file.unlink()
+    else:
+        file.write_bytes({"cut": b"", "same-size": b"#" * len(content)}.get(kind, content + b"# better\n"))
+        os.utime(file, (time.time() + 60, time.time() + 60))
+    found = altered.sentence(target)
+    assert found.startswith(f"stack {stack.id} was altered on disk after it was installed: venv/lib/python")
+    assert "site-packages/sglang.py. A stack is never edited;" in found
+    assert fleet.read_stacks(root.parent)[stack.id]["error"] == found
 
 
 def test_stack_whose_interpreter_went_away_is_reported(stack: Stack, wheelhouse: Path, root: Path) -> None:
