@@ -290,9 +290,9 @@ class Running:
         """Stop it where it is, with all that it holds, until it is killed."""
         self.tool.send_signal(signal.SIGSTOP)
 
-    def end(self) -> int:
-        """Its exit status, when it has come to its end by itself."""
-        return self.tool.wait(timeout=300)
+    def end(self) -> tuple[int, str]:
+        """Its exit status and all that it said, when it has come to its end by itself."""
+        return self.tool.wait(timeout=300), self.log.read_text()
 
     def workers(self) -> list[Path]:
         """The processes under /proc that it works with."""
