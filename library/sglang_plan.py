@@ -152,8 +152,9 @@ plan:
 ladder:
   description:
     - The plan and those that a canary falls back to, in order. Each has all of RV(plan), C(id) (C(batch/2)),
-      C(differs), C(hash) (of what it starts) and C(estimate) (C(requests) that really run, C(tokens_per_s), null for
-      an unknown card, and C(basis), a sentence).
+      C(differs), C(hash) (of what it starts) and C(estimate) (C(requests) that really run, C(retracted), how
+      many more the limit lets in and the pools put back, C(tokens_per_s), null for an unknown card, and C(basis), a
+      sentence).
   returned: when the profile exists
   type: list
   elements: dict

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from . import admission
 from .memory import GIB, Geometry, MemoryFlags
 
 # Measured on an H200 against its published 4.8 TB/s and 989 TFLOP/s: 4.3 and 790.
@@ -20,6 +21,9 @@ MEMORY_SHARE, MATRIX_SHARE = 0.896, 0.799
 PREFILL_SHARE, STEP_SHARE = 0.72, 0.72
 # With MTP, by the draft's attention: steps of 51 and 65 ms at 40 and 72 running, 32 and 27 at 8.
 DRAFT_SHARES = {"flashinfer": 0.47, "triton": 0.57}
+# Answers whose lengths vary end one by one, and each lets in a prefill that stops all others: 1,605 tokens/s of 2,679
+# that one length gave, 1,924 with prompts let in by groups (batch, 197 and 199 running, mean output 256, at most 4096).
+VARIED_SHARE, GROUPED_SHARE = 0.60, 0.72
 # Tokens that a step of three drafts accepts, the target's own included; what public reports give for this model.
 ACCEPTED_TOKENS = 3.3
 
@@ -101,25 +105,32 @@ def of_plan(
     work: Mapping[str, int],
     card: Card | None,
 ) -> dict[str, Any]:
-    """``{"requests", "tokens_per_s", "basis"}`` of a plan with its canonical ``flags``; empty for one without pools.
+    """``{"requests", "retracted", "tokens_per_s", "basis"}`` of a plan with its canonical ``flags``; empty for one
+    without pools.
 
+    ``retracted``: of those that the running limit lets in, how many find no room at their mean and are put back.
     ``tokens_per_s`` is None for a card whose rates are not known, ``basis`` a sentence that says where it comes from.
     """
     if not plan.get("pools"):
         return {}
     g = Geometry.from_config(checkpoint["config"])
     requests = admitted(plan["pools"]["max_running_requests"], plan["pools"]["max_total_num_tokens"], work)
+    retracted = max(min(plan["pools"]["max_running_requests"], work["concurrency"]) - requests, 0)
     if card is None:
-        return {"requests": requests, "tokens_per_s": None, "basis": "No estimate: cards/known.yml lacks this card."}
+        basis = "No estimate: cards/known.yml lacks this card."
+        return {"requests": requests, "retracted": retracted, "tokens_per_s": None, "basis": basis}
     memory = MemoryFlags.read(flags, g)
     mtp = (checkpoint.get("mtp") or {}).get("bytes") or 0
     weights = (checkpoint["bytes"] - mtp) / GIB
     draft = str(flags.get("speculative-draft-attention-backend", "flashinfer"))
     speed = tokens_per_s(g, card, memory, work, requests, weights, mtp / GIB, draft)
+    if admission.vary(work):
+        speed *= GROUPED_SHARE if flags.get("enable-prefill-delayer") else VARIED_SHARE
     rates = f"{card.memory_gb_s:,.0f} GB/s and {card.matrix_tflops:,.0f} TFLOP/s of {card.id}"
     how = "with the shares measured on it" if card.measured else "with shares measured on an H200: not measured on it"
     return {
         "requests": requests,
+        "retracted": retracted,
         "tokens_per_s": round(speed),
         "basis": f"About {speed:,.0f} tokens/s with {requests} running, computed from {rates}, {how}.",
     }

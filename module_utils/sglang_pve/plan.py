@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from . import admission
 from .findings import Finding, errors, worst_first
 from .flags import FlagTable, human_readable_int, refused, to_argv
 from .memory import DTYPE_BYTES, ENGINES, GIB, KV_BYTES, Geometry, GeometryError, MemoryFlags
 from .sizing import Budget, Demand
 
-PROFILE_KEYS = {"id", "purpose", "source", "flags", "mtp", "running_limit", "margin_gib"}
+PROFILE_KEYS = {"id", "purpose", "source", "flags", "mtp", "running_limit", "margin_gib", "admit_in_groups"}
 WORKLOAD_KEYS = ("mean_input_tokens", "mean_output_tokens", "max_input_tokens", "max_output_tokens", "concurrency")
 # 0 when absent: tokens at the start of every prompt that are the same; a radix cache keeps them once.
 WORKLOAD_OPTIONS = ("shared_prefix_tokens",)
@@ -41,9 +42,6 @@ ENVIRONMENT = {
 MTP_ENVIRONMENT = {"SGLANG_ENABLE_SPEC_V2": "1"}
 # The engine keeps 6 tokens of the context for itself: managers/tp_worker.py:302-306.
 CONTEXT_SLACK = 8
-# On admission the scheduler keeps free 0.7 of a request's max_new_tokens, of at most 4,096: environ.py:222-226,
-# managers/schedule_policy.py:468-478. The share is multiplied by --schedule-conservativeness.
-ADMISSION_SHARE, ADMISSION_CLIP = 0.7, 4096
 # Whose formulas the profile safe takes for an engine that has none of its own.
 NEAREST = "0.5.11"
 # The flags that are sized here, and their names in MemoryFlags.
@@ -61,6 +59,13 @@ class _Draft:
 
     def offer(self, flags: Mapping[str, Any]) -> None:
         self.flags.update((name, value) for name, value in flags.items() if name not in self.overrides)
+
+    def take(self, offer: admission.Offer) -> None:
+        """Flags with the sentence that explains them; nothing of it where the inventory sets one of them itself."""
+        flags, why = offer
+        if flags and not flags.keys() & self.overrides.keys():
+            self.offer(flags)
+            self.reasons.append(why)
 
     def find(self, rule: str, level: str, seen: str, expected: str, cure: str, where: str = "") -> None:
         self.findings.append(Finding(rule, level, seen, expected, cure, where))
@@ -299,15 +304,9 @@ def _size(
     draft.reasons.append(
         f"A fraction of {flags.fraction} leaves {free:.2f} GiB outside the pools; {reserve.total:.2f} are needed there."
     )
-    # Tokens that the pool really has for each request's output; never under the workload's mean where that fits.
-    output = (pools.tokens - shared) / pools.running - (mean_in - shared)
-    kept = ADMISSION_SHARE * min(max_out, ADMISSION_CLIP)
-    if 0 < output < kept and "schedule-conservativeness" not in draft.overrides:
-        draft.offer({"schedule-conservativeness": max(math.floor(output / kept * 100) / 100, 0.01)})
-        draft.reasons.append(
-            f"The scheduler would keep {kept:.0f} tokens free for a request's output where the pool has {output:.0f}; "
-            "a lower conservativeness lets all of them run."
-        )
+    draft.take(admission.conservativeness((pools.tokens - shared) / pools.running, mean_in - shared, max_out))
+    if profile["admit_in_groups"] and not draft.flags.get("disable-overlap-schedule"):
+        draft.take(admission.groups(work, pools.running, flags.chunk))
     reported = {
         "max_total_num_tokens": pools.tokens,
         "max_running_requests": pools.running,
