@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
+import yaml
 from fleet_kit import NAMES, Fleet, changes, said
+
+from tests.lab_fixture import PROJECT
 
 pytestmark = pytest.mark.container
 
@@ -40,6 +45,30 @@ def test_the_canary_falls_to_the_plan_that_works_and_the_rest_never_ladder(fleet
         assert "Begins with batch/3, on which its canary settled" in said(again)
     assert fleet.releases() == after
     assert fleet.good_run().returncode == 0
+    assert fleet.releases() == before
+
+
+def test_a_plan_that_the_rules_refuse_is_passed_over(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.good_run()
+    before = fleet.releases()
+    profiles = tmp_path / "profiles"
+    shutil.copytree(PROJECT / "profiles", profiles)
+    batch = yaml.safe_load((profiles / "batch.yml").read_text())
+    refused = {"differs": "Vision by fa3.", "flags": {"mm-attention-backend": "fa3"}}
+    cure = {
+        "differs": "All by triton.",
+        "flags": {"mm-attention-backend": "triton_attn", "attention-backend": "triton"},
+    }
+    (profiles / "batch.yml").write_text(yaml.safe_dump({**batch, "ladder": [refused, cure]}))
+    with fleet.fault("all", kind="no-kernel-image", argument="flashinfer"):
+        done = fleet.run("site", sglang_profiles_dir=str(profiles), sglang_flags={"max-running-requests": 72})
+    assert done.returncode == 0, done.stdout
+    text = said(done)
+    assert text.index("Next is batch/2") < text.index("mm-attention-backend fa3") < text.index("Next is batch/3")
+    after = fleet.releases()
+    assert len(set(after.values())) == 1 and set(after.values()).isdisjoint(before.values())
+    assert "triton_attn" in argv(fleet, after["gpu0"])
+    fleet.good_run()
     assert fleet.releases() == before
 
 
