@@ -161,7 +161,7 @@ def test_tmux_and_nohup_are_named(tmp_path: Path) -> None:
     assert foreign.by_hand(60, table) == "by hand (tmux)"
     sleeper = subprocess.Popen(["nohup", "sleep", "600"], stderr=subprocess.DEVNULL)
     try:
-        while foreign.processes()[sleeper.pid].words[0] != "sleep":
+        while foreign.processes()[sleeper.pid].words[:1] != ("sleep",):
             time.sleep(0.01)
         assert foreign.by_hand(sleeper.pid, foreign.processes()) == "by hand (nohup)"
     finally:
