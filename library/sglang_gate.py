@@ -112,6 +112,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.warnings import warn
 from ansible.module_utils.sglang_pve import drafting, fits, fleet, gate, host, occupied, server
 
+# A server that ends this soon after its first answer was never ready.
+STEADY_S = 1.0
+
 
 class Unit:
     """Says whether there is something to wait for."""
@@ -158,6 +161,7 @@ def prove(wanted, item, unit):
     until = time.monotonic() + wanted["patience"] if wanted["patience"] else float("inf")
     if not gate.wait_until_ready(not_ready, unit.gone, deadline, until=until):
         return None
+    ready = time.monotonic()
     gate.ask(base, wanted["question"], wanted["answer"], wanted["model"], left())
     gate.coherent(base, wanted["model"], left())
     if wanted["tools"]:
@@ -168,6 +172,7 @@ def prove(wanted, item, unit):
         warn(finding.sentence())
     gate.compare_pools(pools, wanted["pools"])
     wrong = occupied.misplaced(item, wanted["port"], wanted["gpu_uuid"]) if wanted["gpu_uuid"] else ""
+    time.sleep(max(ready + STEADY_S - time.monotonic(), 0))
     gone = unit.gone() or wrong
     if gone:
         raise gate.GateError(gone)
