@@ -46,6 +46,14 @@ options:
     description: Where releases and servers are.
     type: path
     default: /opt/sglang
+  record:
+    description: Keep in the history that the server was given O(release), when anything changed.
+    type: bool
+    default: false
+  history:
+    description: The history, with O(record).
+    type: path
+    default: /var/lib/sglang/history.jsonl
 attributes:
   check_mode: {support: full, description: Says why the server would restart; needs no release on disk.}
   diff_mode: {support: full, description: Shows release, parameters and flags before and after, one a line.}
@@ -83,7 +91,7 @@ previous:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.sglang_pve import host, occupied, release, server
+from ansible.module_utils.sglang_pve import history, host, occupied, release, server
 
 
 def _described(name, parameters, argv):
@@ -128,6 +136,8 @@ def main() -> None:
             "parameters": {"type": "dict", "default": {}},
             "argv": {"type": "list", "elements": "str", "default": []},
             "root": {"type": "path", "default": "/opt/sglang"},
+            "record": {"type": "bool", "default": False},
+            "history": {"type": "path", "default": "/var/lib/sglang/history.jsonl"},
         },
         required_if=[("state", "present", ("release",))],
         supports_check_mode=True,
@@ -169,7 +179,10 @@ def main() -> None:
                     module.warn(f"{item.name}: requests that outlasted its stop timeout were ended")
                 server.point(item, wanted["release"], wanted["parameters"])
                 server.start(item)
-    except (server.ServerError, OSError) as error:
+                if wanted["record"]:
+                    entry = {"event": "activated", "server": item.name, "release": wanted["release"]}
+                    history.append(Path(wanted["history"]), [entry])
+    except (server.ServerError, history.HistoryError, OSError) as error:
         module.fail_json(msg=f"{item.name}: {error}", previous=previous)
     diff = {"before_header": item.name, "after_header": item.name, "before": before, "after": after} if why else {}
     module.exit_json(changed=bool(why), reasons=why, ended=ended, previous=previous, diff=diff)
