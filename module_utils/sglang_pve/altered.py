@@ -24,13 +24,14 @@ CHUNK = 1 << 20
 def files(stack: Path) -> list[str]:
     """Paths below ``stack`` that are not as they were installed, in order. Raises OSError where it has no marker."""
     finished = (stack / MARKER).stat().st_mtime
-    found: set[str] = set()
-    for record in sorted(stack.glob("venv/lib/python*/site-packages/*.dist-info/RECORD")):
+    # Two packages may bring the same file, of which the last installed is there.
+    brought: dict[str, list[tuple[str, str]]] = {}
+    for record in stack.glob("venv/lib/python*/site-packages/*.dist-info/RECORD"):
+        place = str(record.parent.parent)
         for name, digest, size in _rows(record):
-            path = record.parent.parent / name
-            if not _as_installed(path, digest, size, finished):
-                found.add(os.path.relpath(path, stack))
-    return sorted(found)
+            brought.setdefault(f"{place}/{name}", []).append((digest, size))
+    bad = (path for path, known in brought.items() if not _as_installed(Path(path), known, finished))
+    return sorted(os.path.relpath(path, stack) for path in bad)
 
 
 def sentence(stack: Path) -> str:
@@ -49,19 +50,21 @@ def sentence(stack: Path) -> str:
 
 
 def _rows(record: Path) -> Iterator[tuple[str, str, str]]:
-    """Name, digest and size of each file that a package lists with both."""
+    """Name, digest and size of each file that a package lists with both, less bytecode, which an install makes anew."""
     with record.open(encoding="utf-8", newline="") as lines:
         for row in csv.reader(lines):
-            if len(row) == 3 and row[1] and row[2]:
+            if len(row) == 3 and row[1] and row[2] and not row[0].endswith(".pyc"):
                 yield row[0], row[1], row[2]
 
 
-def _as_installed(path: Path, digest: str, size: str, finished: float) -> bool:
+def _as_installed(path: Path, known: list[tuple[str, str]], finished: float) -> bool:
+    """Whether a file is one of those that packages brought, each a digest and a size."""
     try:
         seen = path.stat()
-        if str(seen.st_size) != size:
-            return False
-        return seen.st_mtime <= finished or _digest(path, digest.partition("=")[0]) == digest
+        digests = [digest for digest, size in known if size == str(seen.st_size)]
+        if not digests or seen.st_mtime <= finished:
+            return bool(digests)
+        return any(_digest(path, digest.partition("=")[0]) == digest for digest in digests)
     except (OSError, ValueError):
         return False
 

@@ -206,6 +206,28 @@ def test_a_file_that_is_not_as_installed_is_named(stack: Stack, wheelhouse: Path
     assert fleet.read_stacks(root.parent)[stack.id]["error"] == found
 
 
+def test_what_two_packages_bring_and_bytecode_that_is_made_anew_is_as_installed(
+    wheelhouse: Path, root: Path, uv_wheel: Path
+) -> None:
+    """As in the real stack: build_backend.py of two packages, and a .pyc that numpy lists."""
+    stack = make_stack(wheelhouse, uv_wheel)
+    cached = f"first/__pycache__/__init__.cpython-{python_version(PYTHON).replace('.', '')}.pyc"
+    first = {"shared.py": b"first = 1\n", "first/__init__.py": b"", cached: b"of another machine"}
+    wheels = [
+        make_wheel(wheelhouse, "first", "1.0", files=first),
+        make_wheel(wheelhouse, "second", "1.0", files={"shared.py": b"second = 2 * 1\n"}),
+    ]
+    lock = stack.lock + lock_of(*wheels)
+    stack = dataclasses.replace(stack, lock=lock, id=stack_id(lock, python_version(PYTHON), UV_VERSION))
+    install(stack, wheelhouse, root, PYTHON)
+    target = root / stack.id
+    assert altered.files(target) == []
+    site = next(target.glob("venv/lib/python*/site-packages"))
+    assert (site / cached).read_bytes() != b"of another machine"
+    (site / "shared.py").write_text("third = 3\n")
+    assert altered.files(target) == [str((site / "shared.py").relative_to(target))]
+
+
 def test_stack_whose_interpreter_went_away_is_reported(stack: Stack, wheelhouse: Path, root: Path) -> None:
     install(stack, wheelhouse, root, PYTHON)
     (root / stack.id / "venv/bin/python").unlink()
