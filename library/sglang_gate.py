@@ -127,13 +127,8 @@ class Unit:
         return host.unit_states([self.item.unit]).get(self.item.unit, {})
 
     def gone(self):
-        now = self.state()
-        ended = f"result {now.get('result')}, exit status {now.get('exit_status')}"
-        if now.get("active") in ("failed", "inactive"):
-            return f"{self.item.unit} is {now.get('active')} ({ended})"
-        if now.get("sub") == "auto-restart" or (now.get("restarts") or 0) > self.restarts:
-            return f"{self.item.unit} failed and is restarted by systemd ({ended})"
-        return ""
+        said = gate.gone(self.state(), self.restarts)
+        return f"{self.item.unit} {said}" if said else ""
 
 
 def lines_since_start(item):

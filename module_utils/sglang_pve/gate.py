@@ -57,6 +57,18 @@ def healthy(base: str, timeout_s: float = 25) -> bool:
         return False
 
 
+def gone(unit: Mapping[str, Any], restarts: int) -> str:
+    """Why there is nothing to wait for, of a unit's state (host.unit_states) and how often it had been restarted when
+    the wait began; empty while there is."""
+    ended = f"(result {unit.get('result')}, exit status {unit.get('exit_status')})"
+    # Between the stop and the start of a restart it is down, and more is to come.
+    if unit.get("active") in ("failed", "inactive") and not unit.get("job"):
+        return f"is {unit.get('active')} {ended}"
+    if unit.get("sub") == "auto-restart" or (unit.get("restarts") or 0) > restarts:
+        return f"failed and is restarted by systemd {ended}"
+    return ""
+
+
 def wait_until_ready(
     not_ready: Callable[[], str],
     gone: Callable[[], str],

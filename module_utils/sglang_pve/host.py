@@ -33,6 +33,7 @@ UNIT_PROPERTIES = {
     "since": "StateChangeTimestamp",
     "result": "Result",
     "exit_status": "ExecMainStatus",
+    "job": "Job",
 }
 SYSTEMCTL_TIMEOUT_S = 20.0
 COMPILER_TIMEOUT_S = 20.0
@@ -294,9 +295,10 @@ def _read(path: Path) -> str:
 def unit_states(units: Sequence[str], run: Runner = command.run) -> dict[str, dict[str, Any]]:
     """Return the state of each unit, from one call of systemctl.
 
-    ``{unit: {"load", "active", "sub", "enabled", "main_pid", "restarts", "since", "result", "exit_status"}}``;
-    ``since`` is ISO 8601 in UTC, None before the first start; a unit that does not exist has load ``not-found``. Raises
-    RuntimeError where systemd does not answer for every one of them.
+    ``{unit: {"load", "active", "sub", "enabled", "main_pid", "restarts", "since", "result", "exit_status",
+    "job"}}``; ``since`` is ISO 8601 in UTC, None before the first start, ``job`` the number of what systemd is about to do
+    with it, 0 for nothing; a unit that does not exist has load ``not-found``. Raises RuntimeError where systemd does not
+    answer for every one of them.
     """
     if not units:
         return {}
@@ -322,7 +324,7 @@ def parse_units(text: str) -> list[dict[str, Any]]:
         if not values:
             continue
         state: dict[str, Any] = {key: values.get(name, "") for key, name in UNIT_PROPERTIES.items()}
-        for key in ("main_pid", "restarts", "exit_status"):
+        for key in ("main_pid", "restarts", "exit_status", "job"):
             state[key] = int(state[key] or 0)
         states.append({**state, "since": _iso(state["since"])})
     return states

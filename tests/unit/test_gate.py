@@ -85,6 +85,25 @@ def test_waiting_ends_when_the_unit_is_gone_or_time_is_up(serve):
         gate.wait_until_ready(not_ready(base), lambda: "", time.monotonic() - 1, pause_s=0.01)
 
 
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        ({"active": "activating", "sub": "start-post"}, ""),
+        ({"active": "active", "restarts": 3}, ""),
+        ({"active": "failed"}, "is failed (result exit-code, exit status 15)"),
+        ({"active": "inactive"}, "is inactive (result"),
+        # A restart stops first: for a moment the unit is down, with the start still to come.
+        ({"active": "inactive", "job": 2990}, ""),
+        ({"active": "failed", "job": 2990}, ""),
+        ({"active": "activating", "sub": "auto-restart"}, "failed and is restarted by systemd"),
+        ({"active": "activating", "sub": "start-post", "restarts": 4}, "failed and is restarted by systemd"),
+    ],
+)
+def test_a_unit_that_ended_is_not_waited_for(unit, words):
+    found = gate.gone({"sub": "", "restarts": 3, "result": "exit-code", "exit_status": 15, "job": 0, **unit}, 3)
+    assert words in found and bool(found) == bool(words)
+
+
 def test_a_proxy_of_the_environment_is_not_asked(serve, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert gate.healthy(serve({"/health": (200, "")}))

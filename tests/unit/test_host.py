@@ -236,6 +236,7 @@ def test_unit_states_in_one_call() -> None:
         "since": "2026-12-01T03:36:00+00:00",
         "result": "success",
         "exit_status": 0,
+        "job": 0,
     }
     absent = states["sglang@1.service"]
     assert (absent["load"], absent["since"], absent["enabled"]) == ("not-found", None, "")
