@@ -295,9 +295,9 @@ def _read(path: Path) -> str:
 def unit_states(units: Sequence[str], run: Runner = command.run) -> dict[str, dict[str, Any]]:
     """Return the state of each unit, from one call of systemctl.
 
-    ``{unit: {"load", "active", "sub", "enabled", "main_pid", "restarts", "since", "result", "exit_status",
-    "job"}}``; ``since`` is ISO 8601 in UTC, None before the first start, ``job`` the number of what systemd is about to do
-    with it, 0 for nothing; a unit that does not exist has load ``not-found``. Raises RuntimeError where systemd does not
+    ``{unit: {"load", "active", "sub", "enabled", "main_pid", "restarts", "since", "result", "exit_status", "job"}}``:
+    ``since`` is ISO 8601 in UTC, None before the first start; ``job`` is the number of what systemd is about to do with
+    it, 0 for nothing; a unit that does not exist has load ``not-found``. Raises RuntimeError where systemd does not
     answer for every one of them.
     """
     if not units:
