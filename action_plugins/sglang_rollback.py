@@ -65,6 +65,8 @@ class ActionModule(ActionBase):
                 f"the stack of release {name} is gone ({stack}); "
                 "choose another release, or deploy it again with playbooks/site.yml"
             )
+        if state["stacks"][manifest["stack"]["id"]]["error"]:
+            raise history.HistoryError(state["stacks"][manifest["stack"]["id"]]["error"])
         card = state["servers"][server]["parameters"].get("card")
         if manifest["plan"]["card"] != card:
             raise history.HistoryError(f"release {name} is for card {manifest['plan']['card']}, {server} has {card}")

@@ -41,7 +41,8 @@ def groups(work: Mapping[str, int], running: int, chunk: int) -> Offer:
     Answers that end one by one make a prefill of one prompt each, which stops all others: with a mean output of 256
     and a maximum of 4,096, groups gave 1,924 tokens/s where 1,605 were given without (one H200, 2026-12-01). The engine
     waits for room for the largest prefill it ever made (managers/prefill_delayer.py:141-165). Many short prompts would
-    make it wait for an empty server, so --prefill-max-requests bounds it. A server that is not full never waits.
+    make it wait for an empty server, so --prefill-max-requests bounds it. Nothing waits while a group's places
+    are free.
     """
     group = min(chunk // max(work["mean_input_tokens"], 1), running // GROUP_SHARE)
     if not vary(work) or work["concurrency"] <= running or group < 2:

@@ -26,11 +26,17 @@ def files(stack: Path) -> list[str]:
     finished = (stack / MARKER).stat().st_mtime
     # Two packages may bring the same file, of which the last installed is there.
     brought: dict[str, list[tuple[str, str]]] = {}
+    bad: list[str] = []
     for record in stack.glob("venv/lib/python*/site-packages/*.dist-info/RECORD"):
         place = str(record.parent.parent)
-        for name, digest, size in _rows(record):
-            brought.setdefault(f"{place}/{name}", []).append((digest, size))
-    bad = (path for path, known in brought.items() if not _as_installed(Path(path), known, finished))
+        try:
+            for name, digest, size in _rows(record):
+                path = name if name.startswith("/") else f"{place}/{name}"
+                brought.setdefault(path, []).append((digest, size))
+        # What no longer lists its files was altered itself.
+        except (OSError, ValueError, csv.Error):
+            bad.append(str(record))
+    bad += [path for path, known in brought.items() if not _as_installed(Path(path), known, finished)]
     return sorted(os.path.relpath(path, stack) for path in bad)
 
 

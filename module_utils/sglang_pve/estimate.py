@@ -56,10 +56,14 @@ def products(g: Geometry) -> float:
     return mlp * (g.full_layers + g.linear_layers) + full * g.full_layers + linear * g.linear_layers
 
 
-def admitted(running: int, tokens: int, work: Mapping[str, int]) -> int:
-    """How many of the running limit really run: no more than are sent, nor than the KV pool holds at their mean."""
-    mean = work["mean_input_tokens"] + work["mean_output_tokens"]
-    return max(min(running, work["concurrency"], tokens // max(mean, 1)), 1)
+def admitted(running: int, tokens: int, work: Mapping[str, int], radix: bool = False) -> int:
+    """How many of the running limit really run: no more than are sent, nor than the KV pool holds at their mean.
+
+    A radix cache keeps a shared prefix once.
+    """
+    shared = work.get("shared_prefix_tokens", 0) if radix else 0
+    mean = work["mean_input_tokens"] - shared + work["mean_output_tokens"]
+    return max(min(running, work["concurrency"], (tokens - shared) // max(mean, 1)), 1)
 
 
 def tokens_per_s(
@@ -114,17 +118,19 @@ def of_plan(
     if not plan.get("pools"):
         return {}
     g = Geometry.from_config(checkpoint["config"])
-    requests = admitted(plan["pools"]["max_running_requests"], plan["pools"]["max_total_num_tokens"], work)
-    retracted = max(min(plan["pools"]["max_running_requests"], work["concurrency"]) - requests, 0)
+    memory = MemoryFlags.read(flags, g)
+    pools = plan["pools"]
+    requests = admitted(pools["max_running_requests"], pools["max_total_num_tokens"], work, memory.radix)
+    retracted = max(min(pools["max_running_requests"], work["concurrency"]) - requests, 0)
     if card is None:
         basis = "No estimate: cards/known.yml lacks this card."
         return {"requests": requests, "retracted": retracted, "tokens_per_s": None, "basis": basis}
-    memory = MemoryFlags.read(flags, g)
     mtp = (checkpoint.get("mtp") or {}).get("bytes") or 0
     weights = (checkpoint["bytes"] - mtp) / GIB
     draft = str(flags.get("speculative-draft-attention-backend", "flashinfer"))
     speed = tokens_per_s(g, card, memory, work, requests, weights, mtp / GIB, draft)
-    if admission.vary(work):
+    varied = admission.vary(work) and work["concurrency"] > requests
+    if varied:
         speed *= GROUPED_SHARE if flags.get("enable-prefill-delayer") else VARIED_SHARE
     rates = f"{card.memory_gb_s:,.0f} GB/s and {card.matrix_tflops:,.0f} TFLOP/s of {card.id}"
     how = "with the shares measured on it" if card.measured else "with shares measured on an H200: not measured on it"
@@ -132,5 +138,6 @@ def of_plan(
         "requests": requests,
         "retracted": retracted,
         "tokens_per_s": round(speed),
-        "basis": f"About {speed:,.0f} tokens/s with {requests} running, computed from {rates}, {how}.",
+        "basis": f"About {speed:,.0f} tokens/s with {requests} running, computed from {rates}, {how}."
+        + (" A share for lengths that vary is taken off, measured once." if varied else ""),
     }

@@ -144,13 +144,17 @@ def read_servers(
     return seen
 
 
-def release_error(name: str | None, releases: Mapping[str, Mapping[str, Any]]) -> str:
-    """Why a server could not be started with the release that its link names; empty when it could, or has no link."""
+def release_error(
+    name: str | None, releases: Mapping[str, Mapping[str, Any]], stacks: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """Why a server is not to be started with the release that its link names; empty when it may, or has no link."""
     if name is None:
         return ""
     if name not in releases:
         return f"its link names release {name}, which is not on the container; deploy again with playbooks/site.yml"
-    return str(releases[name]["error"])
+    if releases[name]["error"]:
+        return str(releases[name]["error"])
+    return str(stacks.get(releases[name]["manifest"]["stack"]["id"], {}).get("error", ""))
 
 
 def read_wheels(wheelhouse: Path) -> list[str]:
@@ -185,11 +189,9 @@ def read(
     facts, cards = host.facts(list(paths)), gpus.query()
     cards["processes"] = holders.named(cards["processes"])
     stacks, releases = read_stacks(root), release.read_all(root / "releases")
-    for entry in releases.values():
-        entry["error"] = entry["error"] or stacks.get(entry["manifest"]["stack"]["id"], {}).get("error", "")
     servers = read_servers(root, systemd, discover(root, systemd), cards)
     for seen in servers.values():
-        seen["release_error"] = release_error(seen["release"], releases)
+        seen["release_error"] = release_error(seen["release"], releases, stacks)
     being_tuned = tuning.unfinished(entries, {name: seen["release"] for name, seen in servers.items()})
     return {
         "schema": SCHEMA,

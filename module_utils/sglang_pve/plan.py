@@ -305,7 +305,7 @@ def _size(
         f"A fraction of {flags.fraction} leaves {free:.2f} GiB outside the pools; {reserve.total:.2f} are needed there."
     )
     draft.take(admission.conservativeness((pools.tokens - shared) / pools.running, mean_in - shared, max_out))
-    if profile["admit_in_groups"] and not draft.flags.get("disable-overlap-schedule"):
+    if profile["admit_in_groups"] and _overlaps(draft.flags, budget.geometry):
         draft.take(admission.groups(work, pools.running, flags.chunk))
     reported = {
         "max_total_num_tokens": pools.tokens,
@@ -313,6 +313,16 @@ def _size(
         "max_mamba_cache_size": pools.slots if budget.geometry.linear_layers else None,
     }
     return reported, budget.breakdown(flags)
+
+
+def _overlaps(flags: Mapping[str, Any], geometry: Geometry) -> bool:
+    """Whether the engine surely keeps overlap scheduling: server_args.py:2428-2433, 3436-3472."""
+    states_allow = (
+        not geometry.linear_layers
+        or bool(flags.get("disable-radix-cache"))
+        or str(flags.get("mamba-scheduler-strategy")).startswith("extra_buffer")
+    )
+    return states_allow and not flags.get("disable-overlap-schedule") and not flags.get("speculative-algorithm")
 
 
 def _does_not_fit(draft: _Draft, budget: Budget, flags: MemoryFlags, demand: Demand) -> None:

@@ -25,7 +25,7 @@ def judge(state: State, servers: Sequence[Wanted], stack_id: str = "") -> list[F
         *_inventory(servers),
         *_gpus(state["gpus"], servers),
         *_ports(_known_listeners(state), servers),
-        *_stack(state["stacks"].get(stack_id)),
+        *_stacks(state["stacks"], stack_id),
         *_state_on_disk(state),
     ]
 
@@ -106,10 +106,13 @@ def _ports(listeners: Sequence[State], servers: Sequence[Wanted]) -> Iterable[Fi
             )
 
 
-def _stack(there: State | None) -> Iterable[Finding]:
-    if there and there["error"]:
-        seen, _, cure = there["error"].partition(". ")
-        yield Finding("stack-altered", "error", seen, "every file as its wheel brought it", cure)
+def _stacks(stacks: State, wanted: str) -> Iterable[Finding]:
+    """One that nothing new is to run still serves what it serves, and what fails goes back to it."""
+    for name, there in stacks.items():
+        if there["error"]:
+            seen, _, cure = there["error"].partition(". ")
+            level = "error" if name == wanted else "warning"
+            yield Finding("stack-altered", level, seen, "every file as its wheel brought it", cure)
 
 
 def _state_on_disk(state: State) -> Iterable[Finding]:

@@ -61,10 +61,12 @@ def _address(url: str) -> tuple[str, int]:
     """Host and port of ``https://HOST[:PORT]``. Raises ApiError for anything else, as the rest would be dropped."""
     with contextlib.suppress(ValueError):  # of a port, or of brackets
         at = urlsplit(url)
-        rest = (at.username, at.path.strip("/"), at.query, at.fragment)
+        rest = ("@" in at.netloc, at.path.strip("/"), at.query, at.fragment)
         if at.scheme == "https" and at.hostname and not any(rest):
             return at.hostname, at.port or PORT
-    raise ApiError(f"{url} is no address of the API; expected nothing but https, host and port: https://pve1:8006")
+    # What stands before an @ may be a password.
+    seen = url.rpartition("@")[2]
+    raise ApiError(f"{seen} is no address of the API; expected nothing but https, host and port: https://pve1:8006")
 
 
 def _words(error: Exception) -> str:

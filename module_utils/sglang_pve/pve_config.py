@@ -99,7 +99,10 @@ def facts(config: Config) -> dict[str, Any]:
         "hookscript": config.get("hookscript"),
         "idmap": [" ".join(value.split()) for value in config.all("lxc.idmap", "lxc.id_map")],
         "devices": [device(value) for _, value in config.numbered("dev")],
-        "allow": [found for value in config.all(_ALLOW_KEY) if (found := allowed(value))],
+        # An included file may allow more.
+        "allow": None
+        if config.all("lxc.include")
+        else [found for value in config.all(_ALLOW_KEY) if (found := allowed(value))],
         "mounts": mounts(config),
         "snapshots": list(config.snapshots),
         "tags": tags(config.get("tags") or ""),

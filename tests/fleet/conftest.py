@@ -26,9 +26,10 @@ def fleet(bare: Fleet) -> Iterator[Fleet]:
     bare.inside("mkdir -p /var/lib/sglang && mount -t tmpfs -o size=32m,mode=755 disk /var/lib/sglang")
     bare.good_run()
     yield bare
-    # It may free a release that a rollback left behind.
+    # The first may free a release that a rollback left behind.
     before = bare.pids()
     bare.good_run()
+    assert changes(bare.good_run()) == 0
     assert bare.pids() == before
     servers = bare.state()["servers"]
     assert [name for name, seen in servers.items() if seen["healthy"]] == NAMES

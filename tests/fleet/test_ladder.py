@@ -64,7 +64,10 @@ def test_a_plan_that_the_rules_refuse_is_passed_over(fleet: Fleet, tmp_path: Pat
         done = fleet.run("site", sglang_profiles_dir=str(profiles), sglang_flags={"max-running-requests": 72})
     assert done.returncode == 0, done.stdout
     text = said(done)
-    assert text.index("Next is batch/2") < text.index("mm-attention-backend fa3") < text.index("Next is batch/3")
+    assert text.index("batch/2 is passed over: error") < text.index("Next is batch/3") and "Next is batch/2" not in text
+    history = [json.loads(line) for line in fleet.inside("cat /var/lib/sglang/history.jsonl").splitlines()]
+    settled = [entry for entry in history if entry["event"] == "settled"]
+    assert (settled[-1]["plan"], "no code for this card" in settled[-1]["reason"]) == ("batch/3", True)
     after = fleet.releases()
     assert len(set(after.values())) == 1 and set(after.values()).isdisjoint(before.values())
     assert "triton_attn" in argv(fleet, after["gpu0"])

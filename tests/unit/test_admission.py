@@ -32,11 +32,12 @@ def test_a_plan_lets_prompts_in_by_groups_unless_the_inventory_has_its_own_way()
     work = {**WORK, "max_input_tokens": 512}
     flags = flags_of(plan(workload=work))
     assert flags["prefill-max-requests"] == "16" and "enable-prefill-delayer" in flags
-    for overrides in (
-        {"enable-prefill-delayer": False},
-        {"prefill-max-requests": 64},
+    without_overlap = (
         {"disable-overlap-schedule": True},
-    ):
+        {"disable-radix-cache": False},
+        {"speculative-algorithm": "NGRAM"},
+    )
+    for overrides in ({"enable-prefill-delayer": False}, {"prefill-max-requests": 64}, *without_overlap):
         flags = flags_of(plan(workload=work, overrides=overrides))
         assert "enable-prefill-delayer" not in flags and flags.get("prefill-max-requests") in (None, "64")
     for profile in ("safe", "prefix", "interactive"):

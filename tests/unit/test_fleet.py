@@ -39,11 +39,12 @@ def test_nothing_is_let_go_while_a_release_cannot_be_read(tmp_path: Path):
 
 def test_a_link_that_names_no_whole_release_says_so(tmp_path: Path):
     name = deploy(tmp_path, 0, "/shm/new")
-    assert fleet.release_error(name, release.read_all(tmp_path / "releases")) == ""
-    assert fleet.release_error(None, {}) == ""
-    assert "release 123, which is not on the container" in fleet.release_error("123", {})
+    assert fleet.release_error(name, release.read_all(tmp_path / "releases"), {}) == ""
+    assert fleet.release_error(None, {}, {}) == ""
+    assert fleet.release_error(name, release.read_all(tmp_path / "releases"), {"s": {"error": "altered"}}) == "altered"
+    assert "release 123, which is not on the container" in fleet.release_error("123", {}, {})
     (tmp_path / "releases" / name / "run").write_text("edited")
-    assert "altered on disk" in fleet.release_error(name, release.read_all(tmp_path / "releases"))
+    assert "altered on disk" in fleet.release_error(name, release.read_all(tmp_path / "releases"), {})
 
 
 def test_the_list_for_the_next_boot_is_read_back_in_any_order(tmp_path: Path):

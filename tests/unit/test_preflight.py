@@ -18,7 +18,7 @@ def well():
             "gpus": [{**CARD, "index": i} for i in range(2)],
         },
         "foreign": {"servers": [], "unit_files": [], "unfinished": {}},
-        "stacks": {"wanted": {"error": ""}, "another": {"error": "stack another was altered: b.py. Remove it"}},
+        "stacks": {"wanted": {"error": ""}},
         "newer": [],
         "releases": {},
         "servers": {},
@@ -129,3 +129,12 @@ def test_the_same_finding_of_several_servers_is_shown_once():
 def test_a_level_that_is_none_is_refused():
     with pytest.raises(ValueError, match="fatal"):
         findings.Finding("x", "fatal", "a", "b", "c")
+
+
+def test_another_stack_that_was_altered_is_told_and_stops_nothing():
+    found = judge(
+        set_in("stacks", value={"wanted": {"error": ""}, "old": {"error": "stack old was altered: b.py. Stop"}})
+    )
+    assert [(item.id, item.level, item.seen) for item in found.values()] == [
+        ("stack-altered", "warning", "stack old was altered: b.py")
+    ]

@@ -86,7 +86,11 @@ def test_an_api_that_says_no_stops_the_run(tmp_path, answers, secret, words):
         ({"api_url": "https://127.0.0.1:99999"}, "expected nothing but https, host and port"),
         ({"api_url": "https://[::1"}, "expected nothing but https, host and port"),
         ({"api_url": "https://127.0.0.1:8006/api2/json"}, "expected nothing but https, host and port"),
-        ({"api_url": "https://root:secret@127.0.0.1"}, "expected nothing but https, host and port"),
+        (
+            {"api_url": "https://root:secret@127.0.0.1"},
+            "127.0.0.1 is no address of the API; expected nothing but https",
+        ),
+        ({"api_url": "https://:secret@127.0.0.1"}, "127.0.0.1 is no address of the API; expected nothing but https"),
         ({"api_token_id": "root@pam"}, "expected one such as sglang@pve!read"),
     ],
 )
@@ -94,6 +98,7 @@ def test_what_cannot_be_the_api_is_refused_in_words(tmp_path, how, words):
     with pve_api_kit.served(pve_api_kit.cluster()) as url:
         done = listed(source(tmp_path, url, **how))
     assert done.returncode != 0 and words in " ".join(done.stderr.split())
+    assert "secret@" not in done.stdout + done.stderr
 
 
 def test_an_api_that_is_not_there_stops_the_run(tmp_path):

@@ -206,6 +206,24 @@ def test_a_file_that_is_not_as_installed_is_named(stack: Stack, wheelhouse: Path
     assert fleet.read_stacks(root.parent)[stack.id]["error"] == found
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe,sha256=x,1\n", b'"' + b"x" * 200_000, None])
+def test_a_package_that_no_longer_lists_its_files_is_named_and_hides_nothing(
+    stack: Stack, wheelhouse: Path, root: Path, content: bytes | None
+) -> None:
+    install(stack, wheelhouse, root, PYTHON)
+    target = root / stack.id
+    site = next(target.glob("venv/lib/python*/site-packages"))
+    record = site / "helper-1.2.dist-info/RECORD"
+    record.unlink()
+    if content is None:
+        record.mkdir()
+    else:
+        record.write_bytes(content)
+    (site / "sglang.py").unlink()
+    assert altered.files(target) == [str(path.relative_to(target)) for path in (record, site / "sglang.py")]
+    assert "2 more" not in fleet.read_stacks(root.parent)[stack.id]["error"] != ""
+
+
 def test_what_two_packages_bring_and_bytecode_that_is_made_anew_is_as_installed(
     wheelhouse: Path, root: Path, uv_wheel: Path
 ) -> None:
