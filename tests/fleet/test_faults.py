@@ -227,7 +227,8 @@ def test_node_that_goes_away_in_the_middle(fleet: Fleet, two: Two) -> None:
         running.wait_for("PLAY [Rest]")
         with fleet.without_node():
             code, text = running.end()
-            assert (code, "UNREACHABLE" in text) == (4, True), text
+            # 2 where others were stopped since the one that was to renew the lock was out of reach.
+            assert code in (2, 4) and "UNREACHABLE" in text, text
             # Who was being switched is switched or is not; nobody is down.
             wait(lambda: all(map(fleet.healthy, GPUS)), "what was being started serves")
             assert set(fleet.releases().values()) == {two.old, two.new}
