@@ -23,9 +23,13 @@ def argv(fleet: Fleet, release: str) -> list[str]:
     return list(manifest["plan"]["argv"])
 
 
+def history(fleet: Fleet) -> list[dict[str, str]]:
+    return [json.loads(line) for line in fleet.inside("cat /var/lib/sglang/history.jsonl").splitlines()]
+
+
 def test_the_canary_falls_to_the_plan_that_works_and_the_rest_never_ladder(fleet: Fleet) -> None:
     fleet.good_run()
-    before = fleet.releases()
+    before, known = fleet.releases(), len(history(fleet))
     # Whatever takes flashinfer fails as on a card that its kernels have no code for.
     with fleet.fault("all", kind="no-kernel-image", argument="flashinfer"):
         done = fleet.run("site", sglang_flags=OTHER)
@@ -37,8 +41,7 @@ def test_the_canary_falls_to_the_plan_that_works_and_the_rest_never_ladder(fleet
         assert len(set(after.values())) == 1 and set(after.values()).isdisjoint(before.values())
         assert "triton" in argv(fleet, after["gpu0"]) and "96" in argv(fleet, after["gpu0"])
         # The two others were started once each, with the plan that works.
-        history = [json.loads(line) for line in fleet.inside("cat /var/lib/sglang/history.jsonl").splitlines()]
-        failed = [entry["server"] for entry in history if entry["event"] == "failed"]
+        failed = [entry["server"] for entry in history(fleet)[known:] if entry["event"] == "failed"]
         assert set(failed) == {"gpu0"} and len(failed) == 2
         again = fleet.good_run(sglang_flags=OTHER)
         assert changes(again) == 0, again.stdout
@@ -65,8 +68,7 @@ def test_a_plan_that_the_rules_refuse_is_passed_over(fleet: Fleet, tmp_path: Pat
     assert done.returncode == 0, done.stdout
     text = said(done)
     assert text.index("batch/2 is passed over: error") < text.index("Next is batch/3") and "Next is batch/2" not in text
-    history = [json.loads(line) for line in fleet.inside("cat /var/lib/sglang/history.jsonl").splitlines()]
-    settled = [entry for entry in history if entry["event"] == "settled"]
+    settled = [entry for entry in history(fleet) if entry["event"] == "settled"]
     assert (settled[-1]["plan"], "no code for this card" in settled[-1]["reason"]) == ("batch/3", True)
     after = fleet.releases()
     assert len(set(after.values())) == 1 and set(after.values()).isdisjoint(before.values())

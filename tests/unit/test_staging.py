@@ -262,7 +262,9 @@ def test_two_that_fit_alone_and_not_together(model: Model, small_tmpfs: Path) ->
     stage(both[0])
 
 
-def test_memory_that_fills_up_in_the_middle(model: Model, small_tmpfs: Path) -> None:
+def test_memory_that_fills_up_in_the_middle(model: Model, small_tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One after the other, the biggest first, so that it is known which one finds no room.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     make_checkpoint(model.source, width=300)
     target = Target(small_tmpfs / "m")
 
